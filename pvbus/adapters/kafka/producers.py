@@ -13,6 +13,9 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 
 from pvbus.adapters.kafka.settings import KafkaSettings, client_options, producer_options
+from pvbus.telemetry.logs import get_logger
+
+_log = get_logger("kafka")
 
 FRESH_SECONDS = 1.0
 """How long a bootstrap serves the producers that start after it. Longer: a producer that replaces a failed
@@ -29,17 +32,36 @@ class Producers:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._options = client_options(settings)
-        self._client = AIOKafkaClient(**self._options | {"request_timeout_ms": int(METADATA_SECONDS * 1000)})
+        self._client = self._make_client()
         self._turn = asyncio.Lock()
         self._fresh_until = float("-inf")
+        self._failed: list[AIOKafkaClient] = []  # clients that were replaced
+
+    def _make_client(self) -> AIOKafkaClient:
+        return AIOKafkaClient(**self._options | {"request_timeout_ms": int(METADATA_SECONDS * 1000)})
 
     def producer(self, transactional_id: str) -> AIOKafkaProducer:
         """Return a producer that is not started."""
+        self._replace_failed_client()
         producer = AIOKafkaProducer(**producer_options(self._settings, transactional_id))
         client = _LeaseClient(self, self._client, self._options)
         producer.client = producer._sender.client = client
         producer._metadata = producer._message_accumulator._cluster = client.cluster
         return producer
+
+    def _replace_failed_client(self) -> None:
+        """Make another client if the task that reads metadata has failed: the library does not restart it.
+
+        The producers of the failed one wait for metadata until the deadlines of their steps.
+        """
+        reading = self._client._sync_task
+        if reading is None or not reading.done():
+            return
+        error = None if reading.cancelled() else reading.exception()
+        _log.warning("metadata of the cluster is read anew after an error", error=repr(error))
+        self._client._sync_task = None  # `close` would raise its error
+        self._failed.append(self._client)
+        self._client, self._fresh_until = self._make_client(), float("-inf")
 
     async def bootstrap(self) -> None:
         """Read the metadata of the cluster, unless that was just done. Raises KafkaConnectionError."""
@@ -50,7 +72,8 @@ class Producers:
                 self._fresh_until = clock.time() + FRESH_SECONDS
 
     async def close(self) -> None:
-        await self._client.close()
+        self._replace_failed_client()
+        await asyncio.gather(*(client.close() for client in (self._client, *self._failed)))
 
 
 class _LeaseClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types

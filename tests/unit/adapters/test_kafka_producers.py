@@ -1,6 +1,7 @@
 """The producers of one bus share what they know of the cluster, and nothing that one of them can break."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from aiokafka.errors import KafkaConnectionError
 
 from pvbus.adapters.kafka.producers import FRESH_SECONDS, Producers
 from pvbus.adapters.kafka.settings import KafkaSettings
+from pvbus.adapters.kafka.tokens import TokenFile
 from tests.kit.processes import run_simulated
 
 SETTINGS = KafkaSettings(bootstrap=("nowhere:1",))
@@ -75,3 +77,39 @@ def test_a_producer_that_stops_closes_no_connection_of_another(monkeypatch: pyte
         return one.cluster is other.cluster, one._conns is other._conns
 
     assert run_simulated(main()) == (True, False)
+
+
+def test_a_client_whose_task_failed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that the library does not expect ends its task: the next producer does not wait for it."""
+
+    async def fail(self: AIOKafkaClient) -> None:
+        raise ValueError("no metadata of any version")
+
+    async def bootstrap(self: AIOKafkaClient) -> None:
+        self._sync_task = self._sync_task or asyncio.create_task(self._md_synchronizer())
+
+    monkeypatch.setattr(AIOKafkaClient, "bootstrap", bootstrap)
+
+    async def main() -> tuple[bool, bool]:
+        producers = Producers(SETTINGS)
+        with monkeypatch.context() as failing:
+            failing.setattr(AIOKafkaClient, "_md_synchronizer", fail)
+            (first,) = clients(producers, 1)
+            await first.bootstrap()
+            await asyncio.sleep(0)
+        second, third = clients(producers, 2)
+        await second.bootstrap()
+        await asyncio.sleep(FRESH_SECONDS / 2)
+        task = second._shared._sync_task
+        is_read = task is not None and not task.done()
+        await producers.close()
+        return is_read, third.cluster is second.cluster is not first.cluster
+
+    assert run_simulated(main()) == (True, True)
+
+
+async def test_a_token_that_is_no_text_is_left_to_the_broker(tmp_path: Path) -> None:
+    """An error while it is read would end the task that reads metadata, of every client."""
+    path = tmp_path / "token"
+    path.write_bytes(b"\xff\xfe\n")
+    assert await TokenFile(str(path)).token()
