@@ -23,9 +23,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import NamedTuple
 
 import pytest
@@ -271,10 +271,15 @@ class KafkaCluster:
 
 @contextlib.contextmanager
 def running(
-    brokers: int, security: Security | None = None, *, is_proxied: bool = False
+    brokers: int,
+    security: Security | None = None,
+    *,
+    is_proxied: bool = False,
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[KafkaCluster]:
     """Run a cluster of so many brokers. Raises KafkaUnavailableError.
 
+    settings: of the brokers, beside those that all tests have
     is_proxied: each has one more listener, at `proxied_port`, and tells those who come in there that it is
     at `proxy_port`: whoever asks a proxy there for the brokers goes on by way of the proxies.
     """
@@ -283,7 +288,7 @@ def running(
         yield KafkaCluster([], given)
         return
     with tempfile.TemporaryDirectory(prefix="pvbus-kafka-", ignore_cleanup_errors=True) as folder:
-        cluster = _start(brokers, Path(folder), security, is_proxied)
+        cluster = _start(brokers, Path(folder), security, is_proxied, more=settings or {})
         try:
             yield cluster
         finally:
@@ -297,8 +302,9 @@ def _start(
     security: Security | None,
     is_proxied: bool,
     options_of_java: Sequence[str] | None = None,
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> KafkaCluster:
-    """options_of_java: of the brokers, instead of those that make them start fast."""
+    """options_of_java: of the brokers, instead of those that make them start fast. more: settings of them."""
     for attempt in range(3):  # between choosing a port and listening, a program that is no test may take it
         location = folder / str(attempt)
         location.mkdir()
@@ -311,7 +317,7 @@ def _start(
         deadline = time.monotonic() + START_SECONDS_MAX
         try:
             for broker in brokers:
-                settings = _settings(broker, brokers)
+                settings = {**_settings(broker, brokers), **more}
                 options: tuple[str, ...] = ()
                 if security is not None:
                     _add_listener(settings, "SECURE", "SASL_SSL", broker.secure_port, broker.secure_port)
