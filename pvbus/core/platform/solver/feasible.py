@@ -13,7 +13,7 @@ answered before stays. Conflicts are counted, not seconds, so an answer is the s
 The library is imported when a formula is made: most processes never need one.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from pvbus.core.platform.solver.graph import Graph
 
@@ -25,6 +25,9 @@ versions."""
 VERSION_SHARE = 25
 """A question about a version gets this part of the conflicts of a wish: its answer only makes a solution
 better, and there are many more such questions."""
+ALL_SHARE = 5
+"""The question for all wishes at once has the conflicts of so many: its answer settles most of them. A third
+of the random families of the benchmark needs more than those of one wish, none needs three."""
 UNLIMITED = 1_000_000_000
 """Conflicts for a question whose answer is known to be yes: for a solution at all, which grants no wish."""
 COUNTS_MAX = 200_000
@@ -170,19 +173,27 @@ class Guide:
     def unproven_versions(self) -> int:
         return len(self.unproven - self._wishes)
 
-    def settle(self, answers: Sequence[int], preferred: int) -> int:
-        """Return a preferred literal if it is possible with the answers so far, else its negation."""
+    def settle(self, decisions: Callable[[], Sequence[int]], preferred: int) -> int:
+        """Return a preferred literal if it is possible with the answers so far, else its negation.
+
+        decisions: returns the answers so far; most questions need none of them
+        """
         formula = self._formula
-        if not formula.has_model and not self._begin(answers):
-            raise AssertionError("the answers exclude each other")
-        if formula.holds(preferred):
+        if formula.has_model and formula.holds(preferred):
             return preferred
-        given = set(answers)
-        if preferred in self.unproven or any(core <= given for core in self._refuted.get(preferred, ())):
-            return preferred ^ 1
         is_wish = preferred in self._wishes
-        is_asked = is_wish or self._hard[False] < QUESTIONS_MAX
-        answer = formula.is_possible([*answers, preferred], self._conflicts(is_wish)) if is_asked else None
+        is_asked = preferred not in self.unproven and (is_wish or self._hard[False] < QUESTIONS_MAX)
+        if formula.has_model and not is_asked:
+            self.unproven.add(preferred)
+            return preferred ^ 1
+        answers = decisions()
+        if not formula.has_model:
+            if not self._begin(answers):
+                raise AssertionError("the answers exclude each other")
+            return self.settle(decisions, preferred)
+        if any(core <= set(answers) for core in self._refuted.get(preferred, ())):
+            return preferred ^ 1
+        answer = formula.is_possible([*answers, preferred], self._conflicts(is_wish))
         if answer:
             return preferred
         if answer is None:
@@ -200,9 +211,8 @@ class Guide:
         return self._conflicts_max if is_wish else self._conflicts_max // VERSION_SHARE
 
     def _begin(self, answers: Sequence[int]) -> bool:
-        """Find a first solution with the answers: one that grants all other wishes, else any."""
-        wishes = [each for each in self._granted if each not in answers and each ^ 1 not in answers]
-        if wishes and self._formula.is_possible([*answers, *wishes], self._conflicts_max):
+        """Find a first solution with the answers: one that grants all other wishes that fit, else any."""
+        if self._grant_most(answers):
             return True
         if self._formula.assumed:  # the counts of changes are in this one
             return self._formula.is_possible(answers, UNLIMITED) is True
@@ -210,6 +220,23 @@ class Guide:
         for literals in self._added:
             self._formula.add(literals)
         return self._formula.is_possible(answers, UNLIMITED) is True
+
+    def _grant_most(self, answers: Sequence[int]) -> bool:
+        """Find a solution that grants all wishes that are not answered, but the last ones of those that
+        exclude each other; return False if that takes too many conflicts.
+        """
+        formula = self._formula
+        wishes = [each for each in self._granted if each not in answers and each ^ 1 not in answers]
+        limit = formula.conflicts() + ALL_SHARE * self._conflicts_max
+        while wishes and (left := limit - formula.conflicts()) > 0:
+            answer = formula.is_possible([*answers, *wishes], left)
+            if answer is not False:
+                return answer is True
+            excluded = formula.core().intersection(wishes)
+            if not excluded:
+                return False
+            wishes.remove(max(excluded, key=wishes.index))
+        return False
 
     def bound(self, bound: int) -> bool:
         """Let as few installed packages change as can be proved; return False if that is more than `bound`.

@@ -130,7 +130,7 @@ class Questions:
         literal = self._next_question()
         if literal is None or self.guide is None:
             return literal
-        return self.guide.settle(self.search.decisions(), literal)
+        return self.guide.settle(self.search.decisions, literal)
 
     def _next_question(self) -> int | None:
         literal = self._ask_wishes()

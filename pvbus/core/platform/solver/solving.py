@@ -22,7 +22,9 @@ from pvbus.core.platform.solver.wording import explained, given_up
 
 SEARCH_CONFLICTS_MAX = 300
 """More cost up to half a second, and lead nowhere where a guide is needed; fewer ask for one too early, which
-takes longer than these conflicts: it needs the clauses of every version."""
+takes longer than these conflicts: it needs the clauses of every version. A component of more than
+`SEARCH_PACKAGES` has more in proportion, as its clauses are more."""
+SEARCH_PACKAGES = 1_000
 
 
 class Solution(NamedTuple):
@@ -47,7 +49,8 @@ def solve(catalog: Catalog, component: Component) -> Solution:
     """
     graph = Graph(catalog, component)
     try:
-        return _solution(Questions(graph, SEARCH_CONFLICTS_MAX))
+        share = max(1, len(graph.nodes) // SEARCH_PACKAGES)
+        return _solution(Questions(graph, share * SEARCH_CONFLICTS_MAX))
     except SearchLimitError:
         guide = Guide(graph, catalog.policy.conflicts_max)
         return _solution(Questions(graph, UNLIMITED, guide))
