@@ -1,5 +1,6 @@
 """The best solution of a component, and why the wishes that it does not grant are impossible."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pvbus.core.platform.solver.closure import Catalog, Component
@@ -73,16 +74,11 @@ def _solution(questions: Questions) -> Solution:
     possible = questions.solve()
     assert possible, "granting no wish is always possible"
     statuses = [_status(questions, root) for root in graph.roots]
-    refused = {
-        index: _behind(graph, questions, index, root)
-        for index, root in enumerate(graph.roots)
-        if statuses[index] not in ("granted", "undecided")
-    }
+    refused = _behind_all(questions, statuses)
     chosen = _fewest_changes(graph, questions, counted)
     read = catalog.as_read() if refused else catalog
-    refused = {
-        index: minimal(read, component, facts, graph.roots[index].wish) for index, facts in refused.items()
-    }
+    if refused:
+        refused = minimal(read, component, refused, component.wishes)
     explanations = {index: explained(read, facts) for index, facts in refused.items()}
     for index, status in enumerate(statuses):
         if status == "undecided":
@@ -104,14 +100,24 @@ def _status(questions: Questions, root: Root) -> Status:
     return "stays" if root.stays is not None and questions.search.is_true(root.stays) else "quarantined"
 
 
-def _behind(graph: Graph, questions: Questions, index: int, root: Root) -> list[Fact]:
-    """Return facts that exclude a wish, the wish among them; they are enough, and mostly not too many.
+def _behind_all(questions: Questions, statuses: Sequence[Status]) -> dict[int, list[Fact]]:
+    """Return facts that exclude each wish that is refused: they are enough, and mostly not too many.
 
     A guide says only that a wish is impossible: then all facts are taken, with what was granted before.
+    """
+    graph = questions.graph
+    refused = {i: root for i, root in enumerate(graph.roots) if statuses[i] not in ("granted", "undecided")}
+    if questions.guide is None:
+        return {index: _behind(graph, questions, index, root) for index, root in refused.items()}
+    facts = [fact for fact in graph.facts if not isinstance(fact, WishFact | StayFact)]
+    return {index: facts + _wished(graph, questions, index) for index in refused}
+
+
+def _behind(graph: Graph, questions: Questions, index: int, root: Root) -> list[Fact]:
+    """Read from the own search the facts that exclude a wish, the wish among them.
+
     What the wished versions say themselves is among them: the nearest reason may be there.
     """
-    if questions.guide is not None:
-        return _all_facts(graph, questions, index)
     bits, decisions = questions.search.facts_behind(2 * root.granted + 1)
     bits |= 1 << graph.fact(WishFact(index, root.wish))
     for other, earlier in enumerate(graph.roots):
@@ -123,10 +129,10 @@ def _behind(graph: Graph, questions: Questions, index: int, root: Root) -> list[
     return [fact for number, fact in enumerate(graph.facts) if bits >> number & 1 or number in own]
 
 
-def _all_facts(graph: Graph, questions: Questions, index: int) -> list[Fact]:
-    earlier = graph.roots[:index]
-    found: list[Fact] = [fact for fact in graph.facts if not isinstance(fact, WishFact | StayFact)]
-    for number, root in enumerate(earlier):
+def _wished(graph: Graph, questions: Questions, index: int) -> list[Fact]:
+    """Return a wish, and what was granted or stays before it."""
+    found: list[Fact] = []
+    for number, root in enumerate(graph.roots[:index]):
         if questions.search.is_true(root.granted):
             found.append(WishFact(number, root.wish))
         elif root.stays is not None and questions.search.is_true(root.stays):
