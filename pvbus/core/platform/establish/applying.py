@@ -234,20 +234,31 @@ def _read_owned(key: str, owner: Owner) -> Generator[Effect, Any, tuple[KindRef,
 def take_back(keys: Iterable[str], owner: Owner) -> Generator[Effect, Any, None]:
     """Take back what a revision has that never had all its objects.
 
-    What only this revision owns and has made is deleted; of all else it loses its reference.
+    What only this revision owns and has made is deleted; of all else it loses its reference. Raises the last
+    PermanentError at the end: an object that must not be read is no reason to leave the others.
     """
+    refused: PermanentError | None = None
     for key in keys:
-        if (owned := (yield from _read_owned(key, owner))) is None:
-            continue
-        kind, live = owned
-        meta, others = live["metadata"], without(references_of(live), owner)
-        if not others and not annotation(live, ADOPTED):
-            if not meta.get("deletionTimestamp"):
-                namespace, version = meta.get("namespace", ""), meta.get("resourceVersion", "")
-                yield Delete(kind, namespace, meta["name"], meta.get("uid", ""), version)
-            continue
-        left = forms.with_owners(live, others)
-        yield Update(kind, left if others else forms.with_annotations(left, {ADOPTED: None, CONTENT: None}))
+        try:
+            yield from _take_back_one(key, owner)
+        except PermanentError as error:
+            refused = error
+    if refused is not None:
+        raise refused
+
+
+def _take_back_one(key: str, owner: Owner) -> Generator[Effect, Any, None]:
+    if (owned := (yield from _read_owned(key, owner))) is None:
+        return
+    kind, live = owned
+    meta, others = live["metadata"], without(references_of(live), owner)
+    if not others and not annotation(live, ADOPTED):
+        if not meta.get("deletionTimestamp"):
+            namespace, version = meta.get("namespace", ""), meta.get("resourceVersion", "")
+            yield Delete(kind, namespace, meta["name"], meta.get("uid", ""), version)
+        return
+    left = forms.with_owners(live, others)
+    yield Update(kind, left if others else forms.with_annotations(left, {ADOPTED: None, CONTENT: None}))
 
 
 def release_objects(keys: Iterable[str], owner: Owner) -> Generator[Effect, Any, tuple[str, ...]]:

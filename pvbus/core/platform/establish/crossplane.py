@@ -348,7 +348,11 @@ def _end_refused(
         message = f"{message}; {locked.name if locked else ''} cannot be put back: {refusal.message}"
     except NotYetError as leaving:
         return _pending(run, active, f"{message}; {leaving}")
-    yield from applying.take_back(active.objects, run.owner(active.name))
+    try:
+        yield from applying.take_back(active.objects, run.owner(active.name))
+    except PermanentError as error:
+        if str(error) not in message:
+            message = f"{message}; whether it has left objects is not known: {error}"
     yield from runtime.stop(run.owner(active.name), run.name, run.namespace)
     return _failed(run, active, reason, message)
 

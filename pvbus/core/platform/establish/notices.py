@@ -16,6 +16,10 @@ NOTE_BYTES_MAX = 1000
 """Kubernetes takes 1024; what is longer stands in the condition."""
 BESIDE = "AnotherInstaller"
 """The reason as Crossplane or kapp-controller installs the same package."""
+_UNDER_WAY = frozenset(
+    {"WaitingForDependencies", "Pending", "Reconciling", "Creating", "Deleting", "InactivePackageRevision"}
+)
+"""Reasons of an install that is not healthy yet, and about which nobody has to do anything."""
 REPORTER = "pvbus.dev/establish"
 
 
@@ -77,6 +81,13 @@ def trouble_of(row: LockRow, done: EstablishedRow) -> tuple[str, str] | None:
     failed = next((each for each in done.revisions if each.state == "failed"), None)
     if failed is not None:
         return failed.reason or done.reason or "InstallFailed", failed.message or done.message
+    if (
+        row.status == "locked"
+        and done.message
+        and not done.is_healthy
+        and done.reason not in {"", *_UNDER_WAY}
+    ):
+        return done.reason, done.message
     return None
 
 

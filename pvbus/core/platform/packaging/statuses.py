@@ -146,7 +146,8 @@ def _healthy(lock: LockRow | None, established: EstablishedRow | None) -> Status
     if lock is not None and lock.status in ("broken", "refused"):
         return _health("Healthy", "False", _refusal(lock))
     if done is None or established is None:
-        return _health("Healthy", "Unknown", lock.message if lock else "")
+        words = established.message if established is not None else ""
+        return _health("Healthy", "Unknown", (lock.message if lock else "") or words)
     if done.state == "failed":
         return _health("Healthy", "False", done.message or established.message)
     if done.state == "established" and established.is_healthy:

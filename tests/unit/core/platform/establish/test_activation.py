@@ -9,8 +9,9 @@ import pytest
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.packagerows import LockedRevision
 from pvbus.core.platform.establish.certificates import AUTHORITY
+from pvbus.ports.cluster import Resource
 from tests.kit.deciding import PARTITION, CrashedError
-from tests.unit.core.platform.establish.world import CRD, REVISION, EstablishWorld, crd, okey_of
+from tests.unit.core.platform.establish.world import CRD, PROVIDER, REVISION, EstablishWorld, crd, okey_of
 
 replace = msgspec.structs.replace
 
@@ -336,6 +337,29 @@ def test_what_the_server_refuses_in_the_dry_run_changes_nothing() -> None:
     assert row.reason == "Forbidden"
     assert "attempting to grant" in row.message
     assert {write.kind for write in world.changes} == {"ProviderRevision"}
+
+
+def test_an_object_that_must_not_be_read_fails_in_words_and_leaves_nothing() -> None:
+    """In the condition and the row of the revision, from which the Event is made."""
+    world = EstablishWorld()
+    world.add_install("pa")
+    settings = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "a", "namespace": "kube-system"},
+    }
+    world.cluster.serve(Resource("", "v1", "ConfigMap", "configmaps", True))
+    world.order("pa", active(world.publish("d1", [settings, crd("One")])))
+    world.unreadable = {"ConfigMap"}
+    world.settle()
+    row = world.row("pa")
+    assert (row.reason, [each.state for each in row.revisions]) == ("Forbidden", ["failed"])
+    obj = world.live(PROVIDER, "pa")
+    assert obj is not None
+    (healthy,) = (each for each in obj["status"]["conditions"] if each["type"] == "Healthy")
+    assert healthy["status"] == "False"
+    assert "ConfigMap is forbidden" in healthy["message"]
+    assert world.live(CRD, "ones.example.org") is None
 
 
 @pytest.mark.parametrize("position", range(3))

@@ -9,7 +9,7 @@ import yaml
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.adapters.memory.writes import Write
 from pvbus.core.errors import PROGRAM_MISSING, PermanentError, PvbusError
-from pvbus.core.kernel.effects import WRITES, Content, Effect, Execute, Executed, Outcome, Pull, Put
+from pvbus.core.kernel.effects import WRITES, Content, Effect, Execute, Executed, Get, Outcome, Pull, Put
 from pvbus.core.kernel.packagekinds import CARVEL_REPOSITORY
 from pvbus.core.kernel.packagerows import EstablishedRow, Installer, LockedRevision, LockRow
 from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK
@@ -68,7 +68,7 @@ def okey_of(name: str) -> str:
 
 class EstablishWorld:
     """What outlives a process: the cluster, the bus's rows, and the registry. during: what happens after the
-    next effect. programs: those that this machine has, by name."""
+    next effect. programs: those that this machine has, by name. unreadable: kinds that may not be read."""
 
     def __init__(self, *, installer: Installer = "pvbus") -> None:
         self.cluster = MemoryCluster(now=lambda: "2026-01-01T00:00:00Z", collects_garbage=True)
@@ -95,6 +95,7 @@ class EstablishWorld:
         self.pulls: list[Pull] = []
         self.image_configs: dict[str, Object] = {}
         self.during: list[Callable[[], None]] = []
+        self.unreadable: set[str] = set()
         self.start()
 
     # ------------------------------------------------------------ inputs
@@ -206,6 +207,8 @@ class EstablishWorld:
         started = self.effects
 
         async def answer(effect: Effect) -> Any:
+            if isinstance(effect, Get) and effect.kind.kind in self.unreadable:
+                raise PermanentError(f"{effect.kind.kind} is forbidden", reason="Forbidden")
             if during is not None and self.effects - started == during[0]:
                 during[1]()
             try:
