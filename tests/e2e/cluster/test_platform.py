@@ -1,6 +1,6 @@
 """The example platform on a real API server: services under their own roles, and the garbage collector."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from pvbus.install import manifests
 from pvbus.install.objects import NAMESPACE, Options
 from tests.e2e.cli.command import git
 from tests.e2e.cluster.test_run_cluster import kubectl as kubectl
-from tests.e2e.packaging.mistakes import Mistakes, tell
+from tests.e2e.packaging import carvel, mistakes
+from tests.e2e.packaging.kills import Killer, looking
+from tests.e2e.packaging.mistakes import Mistakes
 from tests.e2e.packaging.platform import (
     INSTALLED,
     UPGRADED,
@@ -24,6 +26,7 @@ from tests.e2e.packaging.platform import (
     owners_of,
     what_a_person_deletes_comes_back,
 )
+from tests.tools import registry
 from tests.tools.auditlog import AuditEvent
 from tests.tools.packagestore import create
 from tests.tools.realcluster import RealCluster, real_cluster_of
@@ -32,7 +35,9 @@ from tests.tools.serviceprocess import ServiceProcess, account_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400, func_only=True)]
 
-SERVICES = ("ingest", "resolve", "establish")
+SERVICES = ("ingest", "resolve", "establish", "conditions")
+KILLS = 2
+"""During the installation, and again during the upgrade."""
 PACKAGING = sorted((DEFINITIONS[0].parent / "packaging").glob("*.yaml"))
 OF_OTHER_STORIES = {
     *("packages", "packages/status", "packagerevisions", "packagerevisions/status"),  # the kind Package
@@ -89,76 +94,114 @@ def cluster(objects: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def accounts(cluster: RealCluster) -> None:
     """What `pvbus install` makes: the services and their rights."""
-    head = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-    create(cluster, [head, *manifests.objects("with-porch", Options(), (manifests.PACKAGING,))])
+    names = (NAMESPACE, mistakes.SECRETS)
+    heads = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in names]
+    create(cluster, [*heads, *manifests.objects("with-porch", Options(), (manifests.PACKAGING,))])
 
 
 @pytest.fixture
-def platform(
-    cluster: RealCluster, accounts: None, objects: list[dict[str, Any]], kubectl: Path
-) -> Iterator[Platform]:
-    found = Platform(objects[0]["folder"], kubectl, cluster.kubeconfig)
-    found.kubectl("create", "namespace", "crossplane-system")
-    with served(cluster, found.folder):
-        yield found
+def platform(cluster: RealCluster, accounts: None, objects: list[dict[str, Any]], kubectl: Path) -> Platform:
+    return Platform(objects[0]["folder"], kubectl, cluster.kubeconfig)
 
 
 @contextmanager
-def served(cluster: RealCluster, folder: Path) -> Iterator[None]:
-    """Run the services, which read packages below the folder."""
+def served(cluster: RealCluster, folder: Path, bus: str = "bus.db") -> Iterator[dict[str, ServiceProcess]]:
+    """Run the services, which read packages below the folder; yield them by name. bus: its file there."""
     settings = {
-        "PVBUS_BUS": f"sqlite:{folder / 'bus.db'}",
+        "PVBUS_BUS": f"sqlite:{folder / bus}",
         "PVBUS_SOURCES_CACHE": str(folder / "sources"),
         "PVBUS_SOURCES_LOCAL": str(folder),
         "PVBUS_PLATFORMS": example.PLATFORMS,
         "PVBUS_OBSERVE_SECONDS": "1",
     }
-    services = [ServiceProcess(name, cluster, folder, settings) for name in SERVICES]
+    services = {name: ServiceProcess(name, cluster, folder, settings) for name in SERVICES}
     try:
-        for service in services:
+        for service in services.values():
             service.start(wait=False)
-        yield
-        assert [service.end() for service in services] == [0, 0, 0]
-        assert [service.service for service in services if "Traceback" in service.output] == []
+        yield services
+        assert {name: service.end() for name, service in services.items()} == dict.fromkeys(SERVICES, 0)
+        assert [name for name, service in services.items() if "Traceback" in service.output] == []
     finally:
-        for service in services:
+        for service in services.values():
             service.kill()
 
 
 def test_what_people_get_wrong_is_told(
     cluster: RealCluster, accounts: None, kubectl: Path, tmp_path: Path
 ) -> None:
-    """The same story as on the embedded server, with a bus of its own; it removes what it has made."""
-    world = Mistakes(tmp_path, kubectl, cluster.kubeconfig)
-    with served(cluster, tmp_path):
-        tell(world)
-        world.kubectl("delete", "packageinstalls", "--all", "--timeout=60s")
-        world.kubectl("delete", "namespace", "platform", "--timeout=60s")
+    """The same stories as on the embedded server, with a bus of its own. What they have made is removed."""
+    with registry.running(registry.found_or_skipped(), tmp_path, auth="basic") as images:
+        world = Mistakes(tmp_path, kubectl, images, cluster.kubeconfig, f"sqlite:{tmp_path / 'bus.db'}")
+        with served(cluster, tmp_path):
+            mistakes.tell(world)
+            carvel.tell(world)
+    before = mistakes.installed(world)
+    restore(cluster, world, mistakes.backup_of(world, has_owners=True))
+    with served(cluster, tmp_path, "another.db"):
+        mistakes.what_comes_from_a_backup_is_owned_again(world, before)
+        uids = mistakes.uids_of(mistakes.installed(world))
+        cluster.controllers.start()
+        world.kubectl("delete", "packageinstalls", "--all", "--all-namespaces", "--timeout=60s")
+        world.kubectl("delete", "namespace", "platform", "demo", "--timeout=60s")
+        assert mistakes.uids_of(mistakes.installed(world)) == uids, "the garbage collector has found some"
         world.kubectl("delete", "configurations,providers,functions", "--all", "--timeout=60s")
+
+
+def restore(cluster: RealCluster, world: Mistakes, backup: list[dict[str, Any]]) -> None:
+    """Put objects from a backup in place of the present ones, and leave the garbage collector switched off.
+
+    It would collect what names owners by other uids, before anybody could correct that.
+    """
+    cluster.controllers.kill()
+    text = yaml.safe_dump_all(backup)
+    world.kubectl("delete", "-f", "-", "--timeout=60s", stdin=text)
+    world.kubectl("create", "-f", "-", stdin=text)
 
 
 def test_a_platform_lives_on_a_real_api_server(
     cluster: RealCluster, platform: Platform, objects: list[dict[str, Any]]
 ) -> None:
     """Installed, upgraded, refused and removed. The audit log has no refusal but the one that is tested."""
-    platform.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects[1:]))
-    platform.until_installed(INSTALLED)
-    platform.patch("configuration", "shop", {"package": platform.image("shop", "v1.1.0")})
-    platform.until_installed(UPGRADED)
-    old, new = (platform.revision("shop", number)["metadata"]["name"] for number in (1, 2))
-    assert owners_of(platform.brought()["Composition/shops"]) == {old: False, new: True}
-    what_a_person_deletes_comes_back(platform)
-    assert refusals(cluster) == []
+    with served(cluster, platform.folder) as services:
+        kills_change_nothing(platform, services, objects[1:])
+        old, new = (platform.revision("shop", number)["metadata"]["name"] for number in (1, 2))
+        assert owners_of(platform.brought()["Composition/shops"]) == {old: False, new: True}
+        what_a_person_deletes_comes_back(platform)
+        assert refusals(cluster) == []
 
-    rights_that_establish_lacks_are_not_granted(platform)
-    assert {(event.object_ref.resource, event.verb) for event in refusals(cluster)} == {
-        ("clusterroles", "create")
-    }
-    what_only_a_removed_package_owned_is_collected(platform)
-    a_repository_makes_packages_available(platform)
-    an_app_follows_its_install(platform)
-    a_namespace_goes_whose_account_has_lost_its_rights(platform)
-    assert unused(cluster) == set()
+        rights_that_establish_lacks_are_not_granted(platform)
+        assert {(event.object_ref.resource, event.verb) for event in refusals(cluster)} == {
+            ("clusterroles", "create")
+        }
+        what_only_a_removed_package_owned_is_collected(platform)
+        a_repository_makes_packages_available(platform)
+        an_app_follows_its_install(platform)
+        a_namespace_goes_whose_account_has_lost_its_rights(platform)
+        assert unused(cluster) == set()
+
+
+def kills_change_nothing(
+    platform: Platform, services: Mapping[str, ServiceProcess], objects: list[dict[str, Any]]
+) -> None:
+    """All is installed, then upgraded; never are two revisions active, nor none after the first (X3)."""
+
+    def kill(name: str) -> bool:
+        services[name].kill()
+        services[name].start(wait=False)
+        return True
+
+    with looking(platform) as wrong:
+        platform.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
+        first = Killer(kill, KILLS, 1)
+        platform.until(lambda: first.is_done() and platform.versions() == INSTALLED)
+        platform.patch("configuration", "shop", {"package": platform.image("shop", "v1.1.0")})
+        second = Killer(kill, KILLS, 2)
+        platform.until(lambda: second.is_done() and platform.versions() == UPGRADED)
+    assert wrong == []
+    upgraded = {"shop", "cluster", "network"}
+    for package in (*upgraded, "database", "dns", "sizes", "legacy"):
+        wanted = {1: "Inactive", 2: "Active"} if package in upgraded else {1: "Active"}
+        assert platform.revisions(package) == wanted, package
 
 
 def rights_that_establish_lacks_are_not_granted(platform: Platform) -> None:

@@ -1,10 +1,11 @@
-"""What people ask for that cannot be, and what they may rely on, on any API server: a story of both families.
+"""What people of Crossplane's family ask for that cannot be, and what they may rely on, on any API server.
 
-Each step says what it proves. Packages are folders of a git repository, and inline files.
+Each step of the story says what it proves. Packages are folders of a git repository, and an image. The story
+of Carvel's family is in `carvel`, and goes on from this one.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,25 @@ import yaml
 
 from pvbus.examples.platform import PLATFORMS
 from tests.e2e.cli.command import git, pvbus
-from tests.e2e.packaging.platform import NAMESPACE, Object, Platform, conditions_of, message_of
+from tests.e2e.packaging.platform import (
+    FAMILIES,
+    REVISIONS,
+    Object,
+    Platform,
+    is_ready,
+    message_of,
+)
+from tests.tools import registry
+from tests.tools.images import Pusher, basic, pull_secret, xpkg_of
 
 SETTINGS = {"PVBUS_PLATFORMS": PLATFORMS, "PVBUS_OBSERVE_SECONDS": "1"}
-PKG, CARVEL, DATA = (
-    "pkg.crossplane.io/v1",
-    "packaging.carvel.dev/v1alpha1",
-    "data.packaging.carvel.dev/v1alpha1",
-)
-RBAC = "rbac.authorization.k8s.io"
+PKG = "pkg.crossplane.io/v1"
 CRDS = "apiextensions.k8s.io/v1"
+GROUP = "mistakes.example.dev"
+"""Of the kinds that the packages define."""
+SECRETS = "crossplane-system"
+"""The namespace of pull secrets."""
 ABSENT = {"crd": {"apiVersion": "absent.example.dev/v1", "kind": "Nix"}}
-HEALTHY = "ReconcileSucceeded"
 COLLECTED_SECONDS = 180.0
 """Kubernetes' garbage collector looks for new kinds every 30 s."""
 
@@ -32,8 +40,17 @@ COLLECTED_SECONDS = 180.0
 class Mistakes(Platform):
     """Packages that these people ask for, in a repository of their own."""
 
-    def __init__(self, folder: Path, kubectl: Path, kubeconfig: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kubectl: Path,
+        images: registry.Running,
+        kubeconfig: Path | None = None,
+        bus: str = "",
+    ) -> None:
+        """images: a registry that wants a password. bus: the URL of another bus than that of the folder."""
         super().__init__(folder, kubectl, kubeconfig)
+        self.images, self._bus = images, bus
         self.repository = folder / "mistakes.git"
         self._clone = folder / "mistakes"
         self.kubeconfig = kubeconfig or self.data / "kubeconfig"
@@ -83,6 +100,18 @@ class Mistakes(Platform):
         found = json.loads(self.kubectl("get", "events", "--all-namespaces", chosen, "-o", "json"))
         return "\n".join(each["message"] for each in found["items"])
 
+    def sent(self) -> dict[str, str]:
+        """Return what consumers of the bus have been sent: `KIND NAME TYPE=STATUS` -> all its messages."""
+        options = ("--bus", self._bus) if self._bus else ()
+        shown = pvbus("conditions", "--since", "1h", "-o", "json", *options, cwd=self.folder)
+        assert shown.code == 0, shown.err
+        messages: dict[str, str] = {}
+        for event in map(json.loads, shown.out.splitlines()):
+            said = event["condition"]
+            subject = f"{event['kind']} {event['name']} {said['type']}={said['status']}"
+            messages[subject] = f"{messages.get(subject, '')}{said.get('message', '')}\n"
+        return messages
+
     def has(self, version: str, folder: str) -> Callable[[], bool]:
         return lambda: self.versions().get(folder) == version
 
@@ -93,9 +122,8 @@ def definition(plural: str, *fields: str) -> Object:
     schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": properties}}}
     version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
     names = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": plural[:-1]}
-    group = "mistakes.example.dev"
-    spec = {"group": group, "names": names, "scope": "Cluster", "versions": [version]}
-    metadata = {"name": f"{plural}.{group}"}
+    spec = {"group": GROUP, "names": names, "scope": "Cluster", "versions": [version]}
+    metadata = {"name": f"{plural}.{GROUP}"}
     return {"apiVersion": CRDS, "kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec}
 
 
@@ -107,14 +135,11 @@ def tell(world: Mistakes) -> None:
     what_cannot_be_is_refused_in_words(world)
     what_is_asked_for_is_what_is_installed(world)
     a_moved_tag_is_a_revision_and_the_oldest_goes(world)
+    with_manual_the_active_one_stays_until_a_person_activates(world)
+    another_pull_secret_has_the_content_pulled_again(world)
     of_two_with_the_same_objects_one_wins_whole(world)
     options_pass_to_what_is_created(world)
-    a_package_install_that_cannot_be_is_refused_in_words(world)
-    values_follow_the_parent(world)
-    what_two_need_goes_from_one_to_the_other(world)
-    one_too_many_is_refused(world)
-    a_field_that_an_api_lacks_is_named(world)
-    what_would_go_is_shown_first(world)
+    consumers_are_sent_what_has_happened(world)
 
 
 def a_bystander_is_not_taken_lower(world: Mistakes) -> None:
@@ -168,7 +193,8 @@ def a_of(world: Mistakes) -> Object:
 
 
 def what_cannot_be_is_refused_in_words(world: Mistakes) -> None:
-    """In a condition of the present generation and an Event, whatever is wrong (F4, F8, F9, X10, X12)."""
+    """In a condition of the present generation and an Event, whatever is wrong, and others stay (F4, F8, F9,
+    X10, X11, X12)."""
     world.publish("kind", "v1.0.0")
     world.publish("api", "v1.0.0", ABSENT)
     world.publish("new", "v1.0.0", crossplane={"version": ">=v99.0.0"})
@@ -187,6 +213,8 @@ def what_cannot_be_is_refused_in_words(world: Mistakes) -> None:
     api = "needs API absent.example.dev/v1 Nix, but no known package provides it"
     world.says("configuration", "bad-api", "Healthy", f"{world.image('api')} v1.0.0, pinned by you, {api}")
     world.says("configuration", "bad-platform", "Healthy", "needs crossplane >=v99.0.0, and ")
+    assert is_ready(world.get("configuration", "a"))
+    assert is_ready(world.get("provider", "b"))
     for kind, name in (("provider", "bad-range"), ("configuration", "bad-api")):
         conditions = world.get(kind, name)["status"]["conditions"]
         assert {each["observedGeneration"] for each in conditions} == {1}
@@ -208,13 +236,15 @@ def what_is_asked_for_is_what_is_installed(world: Mistakes) -> None:
     world.install("c", f"{world.image('c')}?ref=c/v1.0.0")
     world.install("d", world.image("d", "v1.0.0"))
     world.install("alone", world.image("alone", "v1.0.0"), skipDependencyResolution=True)
+    world.install("newest", world.image("new", "v1.0.0"), ignoreCrossplaneConstraints=True)
     world.install("left", world.image("left", "v1.0.0"))
-    for folder in ("d", "alone", "left", "right"):
+    for folder in ("d", "alone", "new", "left", "right"):
         world.until(world.has("v1.0.0", folder))
     named = f"{world.image('c')}:v1.0.0"
     world.until(lambda: world.get("configuration", "c").get("status", {}).get("currentIdentifier") == named)
     assert world.revisions("c").keys() == {1}
-    assert "skipDependencyResolution is on" in message_of(world.get("configuration", "alone"), "Installed")
+    for name, switch in (("alone", "skipDependencyResolution"), ("newest", "ignoreCrossplaneConstraints")):
+        assert f"{switch} is on" in message_of(world.get("configuration", name), "Installed")
     world.says("configuration", "left", "Installed", "they are installed and removed as one")
 
 
@@ -224,6 +254,50 @@ def a_moved_tag_is_a_revision_and_the_oldest_goes(world: Mistakes) -> None:
         world.publish("d", "v1.0.0", objects=(definition("dees", f"field{number}"),))
         world.until(partial(lambda wanted: max(world.revisions("d")) == wanted, number))
     world.until(lambda: world.revisions("d") == {2: "Inactive", 3: "Active"})
+
+
+def with_manual_the_active_one_stays_until_a_person_activates(world: Mistakes) -> None:
+    """What a person activates gets the highest number; no limit keeps all, and another one takes effect (X4,
+    X5)."""
+    options = {"revisionActivationPolicy": "Manual", "revisionHistoryLimit": 0}
+    world.patch("configuration", "d", {**options, "package": world.image("d", "v2.0.0")})
+    world.until(lambda: 4 in world.revisions("d"))
+    assert world.revisions("d") == {2: "Inactive", 3: "Active", 4: "Inactive"}
+    second, fourth = (world.revision("d", number)["metadata"]["name"] for number in (2, 4))
+    assert f"{fourth} is inactive" in message_of(world.get("configuration", "d"), "Installed")
+    active = {"desiredState": "Active"}
+    world.patch("configurationrevision", fourth, active)
+    world.until(lambda: world.revisions("d") == {2: "Inactive", 3: "Inactive", 5: "Active"})
+    world.patch("configurationrevision", second, active)
+    world.until(lambda: world.revisions("d") == {3: "Inactive", 5: "Inactive", 6: "Active"})
+    assert world.revision("d", 6)["metadata"]["name"] == second
+    world.patch("configuration", "d", {"revisionHistoryLimit": 1})
+    world.until(lambda: world.revisions("d") == {5: "Inactive", 6: "Active"})
+
+
+def another_pull_secret_has_the_content_pulled_again(world: Mistakes) -> None:
+    """What is refused is in words, and what is pulled then is revision 1 (X6)."""
+    head = {
+        "apiVersion": "meta.pkg.crossplane.io/v1",
+        "kind": "Configuration",
+        "metadata": {"name": "pulled"},
+    }
+    content = yaml.safe_dump_all([head, definition("pulls", "a")]).encode()
+    Pusher(world.images.url, basic(registry.USER, registry.PASSWORD)).push(
+        "pulled", "v1.0.0", xpkg_of({"package.yaml": content})
+    )
+    for name, password in (("wrong", "mistyped"), ("right", registry.PASSWORD)):
+        secret = pull_secret(world.images.address, registry.USER, password)
+        made = {"apiVersion": "v1", "kind": "Secret", **secret, "metadata": {"name": name}}
+        world.kubectl("apply", f"--namespace={SECRETS}", "-f", "-", stdin=yaml.safe_dump(made))
+    image = f"{world.images.address}/pulled:v1.0.0"
+    world.install("pulled", image, packagePullSecrets=[{"name": "wrong"}])
+    world.says("configuration", "pulled", "Installed", f"refused as {registry.USER}", "check the pull secret")
+    assert world.revisions("pulled") == {}
+    world.patch("configuration", "pulled", {"packagePullSecrets": [{"name": "right"}]})
+    world.until(world.has("v1.0.0", "pulled"))
+    assert world.revisions("pulled") == {1: "Active"}
+    world.kubectl("delete", "configuration", "pulled", "--timeout=60s")
 
 
 def of_two_with_the_same_objects_one_wins_whole(world: Mistakes) -> None:
@@ -262,175 +336,82 @@ def options_pass_to_what_is_created(world: Mistakes) -> None:
     world.until(lambda: world.installs()["small"]["spec"].get("packagePullPolicy") == "IfNotPresent")
 
 
-def package(name: str, version: str, *depends: Object, **spec: Any) -> Object:
-    """Return a Package of Carvel's. spec: steps in place of those that it has."""
-    short = name.partition(".")[0]
-    metadata = {"name": f"{short}-settings", "namespace": NAMESPACE}
-    text = yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
-    steps = {
-        "fetch": [{"inline": {"paths": {"a.yml": text}}}],
-        "template": [{"ytt": {}}],
-        "deploy": [{"kapp": {}}],
+def consumers_are_sent_what_has_happened(world: Mistakes) -> None:
+    """Refusals, a ring, installations and activations, also of what is gone meanwhile (X18)."""
+    active, inactive = (world.revision("d", number)["metadata"]["name"] for number in (6, 5))
+    wanted = {
+        "Configuration bad-api Healthy=False": "no known package provides it",
+        "Configuration pulled Installed=False": "check the pull secret",
+        "Configuration left Installed=True": "they are installed and removed as one",
+        "Configuration a Installed=True": "was activated by hand and stays",
+        "Provider b Installed=True": "",
+        f"ConfigurationRevision {inactive} RevisionHealthy=True": "the revision is inactive",
+        f"ConfigurationRevision {active} RevisionHealthy=True": "",
     }
-    whole = {"refName": name, "version": version, "template": {"spec": {**steps, **spec}}}
-    metadata = {"name": f"{name}.{version}", "namespace": NAMESPACE}
+    world.until(lambda: has_all(world.sent(), wanted))
+    sent = world.sent()
+    assert any("belongs to" in sent.get(f"Configuration {name} Healthy=False", "") for name in ("pa", "pb"))
+    for name, versions in (("a", ("v1.0.0", "v2.0.0", "v3.0.0")), ("d", ("v1.0.0", "v2.0.0"))):
+        assert all(f"{version} is installed" in world.events(name) for version in versions)
+
+
+def has_all(sent: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    return all(subject in sent and words in sent[subject] for subject, words in wanted.items())
+
+
+def installed(platform: Platform) -> dict[str, Object]:
+    """Return Crossplane's family and what it has defined, by kind and name."""
+    kinds = ("customresourcedefinitions", "deploymentruntimeconfigs", *REVISIONS, *FAMILIES[:3])
+    found = platform.items(*kinds)
     return {
-        "apiVersion": DATA,
-        "kind": "Package",
-        "metadata": metadata,
-        "spec": {**whole, "dependencies": list(depends)},
+        f"{obj['kind']}/{obj['metadata']['name']}": obj
+        for obj in found
+        if obj["kind"] != "CustomResourceDefinition" or obj["spec"]["group"] == GROUP
     }
 
 
-def on(name: str, **more: Any) -> Object:
-    selection = {"constraints": ">=1.0.0"}
-    return {"name": name, "packageRef": {"refName": f"{name}.x.dev", "versionSelection": selection}, **more}
+def backup_of(platform: Platform, *, has_owners: bool) -> list[Object]:
+    """Return what is installed as a backup has it: without statuses, installs last.
 
-
-def package_install(name: str, constraints: str = "1.0.0", **spec: Any) -> Object:
-    reference = {"refName": f"{name}.x.dev", "versionSelection": {"constraints": constraints}}
-    metadata = {"name": name, "namespace": NAMESPACE}
-    given = {"serviceAccountName": "mistakes", "packageRef": reference, **spec}
-    return {"apiVersion": CARVEL, "kind": "PackageInstall", "metadata": metadata, "spec": given}
-
-
-def account() -> tuple[Object, ...]:
-    role = {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cluster-admin"}
-    subject = {"kind": "ServiceAccount", "name": "mistakes", "namespace": NAMESPACE}
-    return (
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
+    has_owners: whether it has the owners of objects, with uids that are nobody's any more
+    """
+    given = ("name", "labels", "annotations", "finalizers", *(["ownerReferences"] if has_owners else []))
+    return [
         {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": {"name": "mistakes", "namespace": NAMESPACE},
-        },
-        {
-            "apiVersion": f"{RBAC}/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": "mistakes"},
-            "roleRef": role,
-            "subjects": [subject],
-        },
-    )
-
-
-def a_package_install_that_cannot_be_is_refused_in_words(world: Mistakes) -> None:
-    """And the others are read and installed beside it (F4, F6, F11, C7, C8, C11, C15, C16)."""
-    api = {"name": "api", "gvk": {"group": "gadget.x.dev", "version": "v1", "kind": "Gadget"}}
-    bees = {"name": "bees", "gvk": {"group": "mistakes.example.dev", "version": "v1", "kind": "Bee"}}
-    world.apply(
-        *account(),
-        package("leaf.x.dev", "1.0.0"),
-        package("leaf.x.dev", "1.1.0"),
-        package("tree.x.dev", "1.0.0", on("leaf"), on("nobody", optional=True), bees),
-        package("wrong.x.dev", "1.0.0", on("leaf")),
-        package("gadget.x.dev", "1.0.0", api),
-        package("cue.x.dev", "1.0.0", template=[{"cue": {}}]),
-        package_install("tree"),
-        package_install("leaf2", "1.0.0 ~2"),
-        package_install("wrong", dependencies={"override": [{**on("leaf"), "name": "leef"}]}),
-        package_install("gadget"),
-        package_install("cue"),
-    )
-    world.says("packageinstall", "leaf2", "ReconcileFailed", "versionSelection.constraints", "no operator")
-    world.says("packageinstall", "wrong", "ReconcileFailed", "no such dependency: it has leaf")
-    api_words = "needs API gadget.x.dev/v1 Gadget, but no known package provides it"
-    world.says("packageinstall", "gadget", "ReconcileFailed", api_words)
-    world.says("packageinstall", "cue", "ReconcileFailed", "template.cue is not done here")
-    world.until(lambda: conditions_of(world.get("packageinstall", "tree")) == {HEALTHY: "True"})
-    leaf, optional, existing = world.get("packageinstall", "tree")["status"]["dependencies"]
-    assert (leaf["version"], leaf["packageInstallRef"]["namespace"]) == ("1.1.0", NAMESPACE)
-    assert [each["conditions"][0]["type"] for each in (leaf, optional, existing)] == [
-        "OwnedPackageInstall",
-        "UnknownPackage",
-        "ExistingGVK",
+            **{name: value for name, value in obj.items() if name != "status"},
+            "metadata": {name: value for name, value in obj["metadata"].items() if name in given},
+        }
+        for obj in installed(platform).values()
     ]
-    shown = pvbus("packages", "tree", "--kubeconfig", world.kubeconfig, "-n", NAMESPACE, cwd=world.folder)
-    assert shown.code == 1, shown.err
-    assert "leaf.x.dev 1.1.0" in shown.out.replace("  ", " ")
-    assert "leaf2" in shown.out
-    assert "broken: the install cannot be read" in shown.out
 
 
-def values_follow_the_parent(world: Mistakes) -> None:
-    """Values of a dependency come and go with the parent's spec (F3, C2, C3, C5)."""
-    leaf = world.get("packageinstall", "tree")["status"]["dependencies"][0]["packageInstallRef"]["name"]
-    secret = {
-        "metadata": {"name": "leaf-values", "namespace": NAMESPACE},
-        "stringData": {"values.yml": "a: 1"},
+def what_comes_from_a_backup_is_owned_again(platform: Platform, before: dict[str, Object]) -> None:
+    """By the objects that have the owners' names, with other uids; all revisions are as they were (X9)."""
+    wanted = owned(before)
+    platform.until(lambda: owned(installed(platform)) == wanted)
+    found = installed(platform)
+    assert {key: facts(found[key]) for key in found} == {key: facts(before[key]) for key in before}
+    assert not uids_of(found) & uids_of(before)
+
+
+def owned(objects: dict[str, Object]) -> dict[str, Any]:
+    """Return whether each install is ready, and who controls all else, if it has the uid that is named."""
+    uids = {key: obj["metadata"]["uid"] for key, obj in objects.items()}
+    return {
+        key: is_ready(obj)
+        if "package" in obj["spec"]
+        else [
+            each["name"]
+            for each in obj["metadata"].get("ownerReferences", [])
+            if each.get("controller") and uids.get(f"{each['kind']}/{each['name']}") == each["uid"]
+        ]
+        for key, obj in objects.items()
     }
-    world.apply({"apiVersion": "v1", "kind": "Secret", **secret})
-    values = [{"name": "leaf", "secretRef": {"name": "leaf-values"}}]
-    world.patch("packageinstall", "tree", {"dependencies": {"values": values}})
-    world.until(lambda: "values" in world.get("packageinstall", leaf)["spec"])
-    world.until(lambda: conditions_of(world.get("packageinstall", "tree")) == {HEALTHY: "True"})
-    world.patch("packageinstall", "tree", {"dependencies": None})
-    world.until(lambda: "values" not in world.get("packageinstall", leaf)["spec"])
-    world.until(lambda: conditions_of(world.get("packageinstall", leaf)) == {HEALTHY: "True"})
 
 
-def what_two_need_goes_from_one_to_the_other(world: Mistakes) -> None:
-    """Then it is nobody's; an edit of it is told; an alternative that is there is taken (C4, C5, C6, C12)."""
-    alternatives = [{"packageRef": on(each)["packageRef"]} for each in ("nobody", "leaf")]
-    either = {"name": "either", "or": alternatives}
-    world.apply(package("wood.x.dev", "1.0.0", either), package_install("wood"))
-    world.until(lambda: conditions_of(world.get("packageinstall", "wood")) == {HEALTHY: "True"})
-    leaf = world.get("packageinstall", "wood")["status"]["dependencies"][0]["packageInstallRef"]["name"]
-    assert owner_of(world, leaf) == "PackageInstall/tree"
-    edit = {"packageRef": {"versionSelection": {"constraints": "1.0.0"}}}
-    world.patch("packageinstall", leaf, edit)
-    words = "somebody has changed spec.packageRef"
-    world.until(lambda: words in message_of(world.get("packageinstall", leaf), HEALTHY))
-    world.kubectl("delete", "packageinstall", "tree", "--timeout=60s")
-    world.until(lambda: owner_of(world, leaf) == "PackageInstall/wood")
-    world.kubectl("delete", "packageinstall", "wood", "--timeout=60s")
-    world.until(lambda: owner_of(world, leaf) == "")
+def facts(obj: Object) -> tuple[Any, ...]:
+    return obj["spec"].get("revision"), obj["spec"].get("desiredState"), obj["spec"].get("package")
 
 
-def owner_of(world: Mistakes, name: str) -> str:
-    annotations = world.get("packageinstall", name)["metadata"].get("annotations", {})
-    return str(annotations.get("kapp-controller.carvel.dev/owner", ""))
-
-
-def one_too_many_is_refused(world: Mistakes) -> None:
-    """At admission by the embedded server, else by the decision; both name the first one (C9)."""
-    single = package("single.x.dev", "1.0.0")
-    single["spec"]["installationType"] = "onePerNamespace"
-    first = package_install("single")
-    world.apply(single, first)
-    world.until(lambda: conditions_of(world.get("packageinstall", "single")) == {HEALTHY: "True"})
-    second = {**first, "metadata": {**first["metadata"], "name": "second"}}
-    done = world.run("apply", "-f", "-", stdin=yaml.safe_dump(second))
-    if done.returncode:
-        assert "once per namespace" in done.stderr
-        assert "single" in done.stderr
-        return
-    world.says("packageinstall", "second", "ReconcileFailed", "single", "once per namespace")
-
-
-def a_field_that_an_api_lacks_is_named(world: Mistakes) -> None:
-    """It is installed once the served schema has it (C13)."""
-    bee = {"name": "bees", "gvk": {"apiVersion": "mistakes.example.dev/v1", "kind": "Bee"}}
-    for name, field in (("rich", "colour"), ("poor", "wings")):
-        made = package(f"{name}.x.dev", "1.0.0", bee)
-        wanted = {"mistakes.example.dev/v1 Bee": [f"spec.{field}"]}
-        made["metadata"]["annotations"] = {"pvbus.dev/required-fields": json.dumps(wanted)}
-        world.apply(made, package_install(name))
-    world.until(lambda: conditions_of(world.get("packageinstall", "rich")) == {HEALTHY: "True"})
-    world.says("packageinstall", "poor", "ReconcileFailed", "spec.wings")
-
-
-def what_would_go_is_shown_first(world: Mistakes) -> None:
-    """Nothing is deleted without --yes, nor with others while an install cannot be read (C14)."""
-    world.apply(package("user.x.dev", "1.0.0", on("single")), package_install("user"))
-    world.until(lambda: conditions_of(world.get("packageinstall", "user")) == {HEALTHY: "True"})
-    command = ("packages", "delete", f"{NAMESPACE}/single", "--dependants", "--kubeconfig", world.kubeconfig)
-    assert "leaf2 cannot be read" in pvbus(*command, "--yes", cwd=world.folder).err
-    world.kubectl("delete", "packageinstall", "leaf2", "--timeout=60s")
-    shown = pvbus(*command, cwd=world.folder)
-    assert (shown.code, "user" in shown.out) == (1, True), shown.out + shown.err
-    assert conditions_of(world.get("packageinstall", "single")) == {HEALTHY: "True"}
-    done = pvbus(*command, "--yes", cwd=world.folder)
-    assert done.code == 0, done.out + done.err
-    left = {each["metadata"]["name"] for each in world.items("packageinstalls.packaging.carvel.dev")}
-    assert not left & {"single", "user"}
+def uids_of(objects: dict[str, Object]) -> set[str]:
+    return {obj["metadata"]["uid"] for obj in objects.values()}

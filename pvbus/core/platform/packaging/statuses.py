@@ -66,6 +66,8 @@ _HEALTH_REASONS: Mapping[Answer, str] = {
 
 
 RUNTIME_HEALTHY = "RuntimeHealthy"
+INACTIVE = "the revision is inactive"
+"""The message of a healthy revision that is not active: consumers of events see no spec."""
 """The condition of a revision that only an active one has."""
 
 
@@ -229,7 +231,7 @@ def _revision_health(revision: LockedRevision, done: EstablishedRevision | None)
         return _health("RevisionHealthy", "Unknown", done.message if done else "")
     if done.state == "failed":
         return _health("RevisionHealthy", "False", done.message)
-    return _health("RevisionHealthy", "True", done.message)
+    return _health("RevisionHealthy", "True", done.message or ("" if revision.is_active else INACTIVE))
 
 
 def lock_status(rows: Mapping[str, LockRow]) -> Status:

@@ -15,6 +15,7 @@ from pvbus.core.kernel.packagerows import (
 )
 from pvbus.core.platform.packaging.conditions import with_times
 from pvbus.core.platform.packaging.statuses import (
+    INACTIVE,
     Runtime,
     carvel_status,
     dependency_statuses,
@@ -534,7 +535,7 @@ def test_the_status_of_revisions() -> None:
         "objectRefs": [reference],
     }
     assert revision_status(TWO, lock, row, runtime=Runtime("True")) == {
-        "conditions": [said("RevisionHealthy", "True", "HealthyPackageRevision")]
+        "conditions": [said("RevisionHealthy", "True", "HealthyPackageRevision", INACTIVE)]
     }
 
 
@@ -545,7 +546,7 @@ def test_the_status_of_revisions() -> None:
         (ONE, "released", said("RevisionHealthy", "Unknown", "UnknownPackageRevisionHealth")),
         (ONE, "failed", said("RevisionHealthy", "False", "UnhealthyPackageRevision")),
         (TWO, "established", said("RevisionHealthy", "Unknown", "UnknownPackageRevisionHealth")),
-        (TWO, "released", said("RevisionHealthy", "True", "HealthyPackageRevision")),
+        (TWO, "released", said("RevisionHealthy", "True", "HealthyPackageRevision", INACTIVE)),
     ],
 )
 def test_a_revision_is_healthy_in_the_state_that_it_shall_have(
