@@ -307,4 +307,8 @@ def what_would_go_is_shown_first(world: Mistakes) -> None:
     assert conditions_of(world.get("packageinstall", "single")) == {HEALTHY: "True"}
     done = pvbus(*command, "--yes", cwd=world.folder)
     assert done.code == 0, done.out + done.err
-    world.until(lambda: not {"single", "user"} & world.installs().keys())
+    world.until(lambda: not {"single", "user"} & names_of_installs(world))
+
+
+def names_of_installs(world: Mistakes) -> set[str]:
+    return {each["metadata"]["name"] for each in world.items("packageinstalls.packaging.carvel.dev")}
