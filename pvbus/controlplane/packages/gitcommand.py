@@ -144,9 +144,11 @@ class Git:
         directory: Path,
         seconds_max: float = NETWORK_SECONDS_MAX,
         limits: programs.Limits | None = None,
+        given: bytes = b"",
     ) -> str:
         """Run a git command and return its output.
 
+        given: its input
         Raises: GitError.
         """
         with self._lock:
@@ -154,7 +156,11 @@ class Git:
                 raise GitError(Failure.UNREACHABLE, "the package store is shutting down")
             try:
                 process = programs.start(
-                    ["git", *arguments], directory, dict(self._environment), with_input=False, limits=limits
+                    ["git", *arguments],
+                    directory,
+                    dict(self._environment),
+                    with_input=bool(given),
+                    limits=limits,
                 )
             except FileNotFoundError as exc:
                 raise GitError(Failure.UNREACHABLE, "git is not installed: install it") from exc
@@ -162,7 +168,7 @@ class Git:
                 raise GitError(Failure.REFUSED, f"git {arguments[0]}: {exc}: correct the names") from exc
             self._running.add(process)
         try:
-            outcome = programs.run(process, b"", seconds_max=seconds_max, bytes_max=OUTPUT_BYTES_MAX)
+            outcome = programs.run(process, given, seconds_max=seconds_max, bytes_max=OUTPUT_BYTES_MAX)
         finally:
             with self._lock:
                 self._running.discard(process)

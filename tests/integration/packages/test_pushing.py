@@ -166,3 +166,85 @@ def test_a_lock_that_was_left_on_the_mirrors_refs_fails_no_push(mirror: BareMirr
     before = dict(mirror.refs)
     mirror.fetch()
     assert mirror.refs == before
+
+
+def _propose(mirror: BareMirror) -> list[RefUpdate]:
+    """Return what moves two drafts to refs of proposals."""
+    names = [f"refs/heads/drafts/other-{number}/ws" for number in (1, 2)]
+    return [
+        update
+        for name in names
+        for update in (
+            RefUpdate(name, mirror.refs[name], None),
+            RefUpdate(name.replace("drafts", "proposed"), None, mirror.refs[name]),
+        )
+    ]
+
+
+def _commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the name of each git command that runs from now on."""
+    commands: list[str] = []
+    run = Git.run
+
+    def noted(self: Git, *arguments: str, **options: Any) -> str:
+        commands.append(arguments[0])
+        return run(self, *arguments, **options)
+
+    monkeypatch.setattr(Git, "run", noted)
+    return commands
+
+
+def test_proposals_move_in_one_transaction_without_a_push(
+    mirror: BareMirror, edge: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands, updates = _commands(monkeypatch), _propose(mirror)
+    mirror.push(updates)
+    assert commands == ["update-ref"]
+    present = dict(line.split(b" ")[::-1] for line in on_disk(edge))
+    expected = {update.ref: update.new and update.new.encode() for update in updates}
+    assert {ref: present.get(ref.encode()) for ref in expected} == expected
+
+
+def test_no_proposal_moves_if_another_client_has_moved_one(mirror: BareMirror, edge: Path) -> None:
+    updates = _propose(mirror)
+    changed = committed(mirror, "elsewhere")
+    git(mirror.path, "push", "--quiet", str(edge), f"{changed}:refs/heads/drafts/other-2/ws")
+    before = on_disk(edge)
+    with pytest.raises(GitError) as refused:
+        mirror.push(updates)
+    assert refused.value.failure is Failure.MOVED
+    assert on_disk(edge) == before
+
+
+@pytest.mark.parametrize("hook", ["pre-receive", "update", "reference-transaction"])
+def test_a_hook_of_a_repository_on_this_machine_judges_a_proposal(
+    mirror: BareMirror, edge: Path, hook: str
+) -> None:
+    (edge / "hooks").mkdir(exist_ok=True)
+    file = edge / "hooks" / hook
+    file.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    file.chmod(0o755)
+    before = on_disk(edge)
+    with pytest.raises(GitError):
+        mirror.push(_propose(mirror))
+    assert on_disk(edge) == before
+
+
+def test_a_setting_of_a_repository_on_this_machine_judges_a_proposal(mirror: BareMirror, edge: Path) -> None:
+    git(edge, "config", "receive.denyDeletes", "true")
+    before = on_disk(edge)
+    with pytest.raises(GitError):
+        mirror.push(_propose(mirror))
+    assert on_disk(edge) == before
+
+
+@pytest.mark.parametrize(
+    "key", ["core.hooksPath", "core.sharedRepository", "include.path", "transfer.fsckObjects"]
+)
+def test_a_repository_with_such_a_setting_gets_a_push(
+    mirror: BareMirror, edge: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    git(edge, "config", key, "1" if key != "include.path" else "/dev/null")
+    commands = _commands(monkeypatch)
+    mirror.push(_propose(mirror))
+    assert commands == ["push"]
