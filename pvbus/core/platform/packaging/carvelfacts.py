@@ -23,6 +23,7 @@ class KnownPackage(NamedTuple):
     name: its refName
     fields: each API kind, as `api` writes it, of which its dependencies need fields, with these fields, for
         example `spec.replicas`
+    is_misnamed: whether its object is not named by refName and version, so that nothing finds it
     """
 
     namespace: str
@@ -30,6 +31,7 @@ class KnownPackage(NamedTuple):
     candidate: Candidate
     installation: InstallationType = "noRestrictions"
     fields: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    is_misnamed: bool = False
 
 
 class Facts(NamedTuple):
@@ -142,11 +144,14 @@ def _numbered(presents: Iterable[Present]) -> tuple[Present, ...]:
 
 
 class Catalogue:
-    """The packages that each namespace can use: its own, and those of everywhere."""
+    """The packages that each namespace can use: its own, and those of everywhere.
+
+    One whose object has another name hides none that has the right one.
+    """
 
     def __init__(self, packages: Iterable[KnownPackage]) -> None:
         self._known: dict[str, dict[str, dict[str, KnownPackage]]] = {}
-        for each in packages:
+        for each in sorted(packages, key=lambda one: not one.is_misnamed):
             names = self._known.setdefault(each.namespace, {})
             names.setdefault(each.name, {})[each.candidate.version] = each
 
@@ -156,7 +161,10 @@ class Catalogue:
     def versions(self, namespace: str, name: str) -> dict[str, KnownPackage]:
         """Return the versions of a package; a namespace's own hides the same version of everywhere."""
         everywhere, own = (self._known.get(each, {}).get(name, {}) for each in ("", namespace))
-        return {**everywhere, **own}
+        return {
+            **everywhere,
+            **{v: each for v, each in own.items() if not (each.is_misnamed and v in everywhere)},
+        }
 
     def admitted(self, namespace: str, install: Install) -> list[KnownPackage]:
         """Return the versions of its package that an install asks for."""

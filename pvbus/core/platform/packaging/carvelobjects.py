@@ -17,7 +17,7 @@ from pvbus.core.platform.packaging.reading import (
     okey_of,
 )
 from pvbus.core.platform.packaging.structure import REQUIRED_FIELDS, RequiredFields, required_fields
-from pvbus.core.platform.solver.model import api
+from pvbus.core.platform.solver.model import Candidate, api
 
 GLOBAL_NAMESPACE = "kapp-controller-packaging-global"
 """Packages of this namespace can be installed from every namespace. Source: kapp-controller's default."""
@@ -42,9 +42,18 @@ def known_package(obj: Mapping[str, Any], *, everywhere: str = GLOBAL_NAMESPACE)
         except ValueError as exc:
             defect = f"{candidate.defect}; {exc}" if candidate.defect else str(exc)
             candidate = msgspec.structs.replace(candidate, defect=defect)
-    namespace = str(metadata.get("namespace") or everywhere)
+    namespace, named = str(metadata.get("namespace") or everywhere), f"{name}.{candidate.version}"
+    is_misnamed = metadata.get("name", named) != named
+    if is_misnamed:
+        text = f"its Package is named {metadata['name']}: name it {named}"
+        candidate = Candidate(version=candidate.version, defect=text)
     return KnownPackage(
-        "" if namespace == everywhere else namespace, name, candidate, installation_type_of(obj), fields
+        "" if namespace == everywhere else namespace,
+        name,
+        candidate,
+        installation_type_of(obj),
+        fields,
+        is_misnamed,
     )
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from pvbus.core.cel import Program, compile_expression
-from pvbus.core.platform.packaging.carvelobjects import known_package, served_by
+from pvbus.core.platform.packaging.carvelfacts import Catalogue, KnownPackage
+from pvbus.core.platform.packaging.carvelobjects import GLOBAL_NAMESPACE, known_package, served_by
 from pvbus.core.platform.packaging.protection import edit_problem
 from pvbus.core.platform.packaging.reading import Problem
 from pvbus.core.platform.packaging.restrictions import admission
@@ -289,3 +290,25 @@ def test_a_version_that_would_be_one_too_many_is_not_created() -> None:
     assert world.row("app").status == "refused"
     assert "may be installed once per cluster, and other/mine is there" in world.row("app").message
     assert len(world.installs) == 2
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("namespace", ["demo", GLOBAL_NAMESPACE])
+def test_a_misnamed_package_hides_none_of_the_right_name(reverse: bool, namespace: str) -> None:
+    """It has other dependencies, and nothing would find its content; alone it is refused in words."""
+
+    def published(name: str, where: str, **spec: object) -> KnownPackage:
+        metadata = {"name": name, "namespace": where}
+        spec = {"refName": "pa.test.dev", "version": "1.0.0", **spec}
+        kind = {"apiVersion": "data.packaging.carvel.dev/v1alpha1", "kind": "Package"}
+        found = known_package({**kind, "metadata": metadata, "spec": spec})
+        assert isinstance(found, KnownPackage)
+        return found
+
+    right = published("pa.test.dev.1.0.0", namespace)
+    wrong = published("other", "demo", dependencies=[{"package": {"refName": "evil.test.dev"}}])
+    both = [wrong, right] if reverse else [right, wrong]
+    assert Catalogue(both).versions("demo", "pa.test.dev") == {"1.0.0": right}
+    alone = Catalogue([wrong]).versions("demo", "pa.test.dev")["1.0.0"].candidate
+    assert alone.defect == "its Package is named other: name it pa.test.dev.1.0.0"
+    assert alone.requirements == ()
