@@ -26,6 +26,7 @@ Spec = Mapping[str, Any]
 _META_FIELDS = frozenset({"crossplane", "dependsOn", "controller", "capabilities", "image"})
 _PACKAGE_NAMES = ("package", "provider", "configuration", "function")
 _DEPENDS_ON = (*_PACKAGE_NAMES, "crd", "crossplane")
+_INSTALL_KINDS = ("Configuration", "Function", "Package", "Provider")
 _DEPENDENCY = ("gvk", "package", "packageRef", "or")
 _GATES = {
     "kubernetesVersionSelection": "kubernetes",
@@ -87,6 +88,7 @@ def _depends_on(fields: Fields, path: str, item: Spec) -> Requirement | None:
         fields.text(item, path, "crossplane", required=True)
         return _platform(fields, item, path, "crossplane") if isinstance(item[given], str) else None
     name, version = fields.text(item, path, given, required=True), fields.text(item, path, "version")
+    _check_kind(fields, path, item)
     if not name:
         return None
     source, *pin = split_reference(name)
@@ -98,6 +100,15 @@ def _depends_on(fields: Fields, path: str, item: Spec) -> Requirement | None:
         return Requirement(need=PackageNeed(package=name, digest=version))
     text = fields.range(version, f"{path}.version", "masterminds") if version else ""
     return Requirement(need=PackageNeed(package=name, range=text))
+
+
+def _check_kind(fields: Fields, path: str, item: Spec) -> None:
+    """Note what is wrong with the kind of the install that a dependency asks for, if it names one."""
+    kind, version = fields.text(item, path, "kind"), fields.text(item, path, "apiVersion")
+    if kind and kind not in _INSTALL_KINDS:
+        fields.wrong(f"{path}.kind", f"must be one of {', '.join(_INSTALL_KINDS)}")
+    if version and version.partition("/")[0] != "pkg.crossplane.io":
+        fields.wrong(f"{path}.apiVersion", "must be of pkg.crossplane.io")
 
 
 # ---------------------------------------------------------------- Carvel

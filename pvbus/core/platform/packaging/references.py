@@ -40,6 +40,7 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _TAG_FORM = "up to 128 letters, digits, dots, hyphens and underscores"
 _DIGEST_FORM = "write sha256: and 64 lower-case hexadecimal digits"
 _REF = re.compile(r"(?!-)(?!.*(?:\.\.|@\{|//|\.lock(?:/|$)|/\.))[^\x00-\x20\x7f~^:?*\[\\]{1,255}(?<![./])")
+_HUB_ALIASES = frozenset({"index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"})
 _LOCAL = re.compile(r"(?:localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]+)?")
 
 
@@ -183,6 +184,8 @@ def parse_image(text: str) -> Image:
         )
     if not _HOST.fullmatch(host):
         raise _invalid(text, f'"{host}" is not the address of a registry')
+    if problem := _other_spelling(host):
+        raise _invalid(text, f'"{host}" is another spelling of a registry: {problem}')
     repository, colon, tag = path.partition(":")
     if colon and not _TAG.fullmatch(tag):
         raise _invalid(text, f'"{tag}" is not a tag: {_TAG_FORM}')
@@ -193,6 +196,21 @@ def parse_image(text: str) -> Image:
     if len(host) + 1 + len(repository) > REPOSITORY_CHARACTERS_MAX:
         raise _invalid(text[:60] + "...", f"it has more than {REPOSITORY_CHARACTERS_MAX} characters")
     return Image(host, repository, tag, digest)
+
+
+def _other_spelling(host: str) -> str:
+    """Return what to write in place of an address, "" if it is the one spelling that a registry has here.
+
+    By another one an image would escape the ImageConfigs that name its registry, and be installed twice.
+    """
+    name, _, port = host.rpartition(":") if host.rpartition(":")[2].isdigit() else (host, "", "")
+    if host != host.lower():
+        return f"write {host.lower()}"
+    if name in _HUB_ALIASES:
+        return "write docker.io"
+    if port.startswith("0") or (port == "443" and not _LOCAL.fullmatch(host)):
+        return f"write {name}" if port.lstrip("0") == "443" else "a port does not begin with 0"
+    return ""
 
 
 def is_digest(text: str) -> bool:

@@ -245,3 +245,26 @@ def test_a_reference_that_names_no_version_rightly_is_a_problem(text: str, words
     """What is not understood is refused: the highest version would be taken instead."""
     problem = reference_problem(text)
     assert any(each in problem for each in words.split("|")), problem
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [
+        ("Registry.example.org", "write registry.example.org"),
+        ("registry.example.org:443", "write registry.example.org"),
+        ("registry.example.org:0443", "write registry.example.org"),
+        ("registry.example.org:05000", "does not begin with 0"),
+        ("index.docker.io", "write docker.io"),
+        ("registry-1.docker.io", "write docker.io"),
+        ("LOCALHOST", "write localhost"),
+    ],
+)
+def test_another_spelling_of_a_registry_is_refused(host: str, words: str) -> None:
+    """ImageConfigs compare texts: by it an image would escape a demanded signature."""
+    with pytest.raises(PermanentError, match=words):
+        parse(f"{host}/team/pa" if "." in host else f"{host}:5000/team/pa")
+
+
+@pytest.mark.parametrize("host", ["registry.example.org", "registry.example.org:5000", "127.0.0.1:443"])
+def test_the_one_spelling_of_a_registry_is_read(host: str) -> None:
+    assert str(parse(f"{host}/team/pa")) == f"{host}/team/pa"

@@ -138,6 +138,8 @@ def test_each_version_of_the_manifest_is_read(version: str) -> None:
         (image(META, CRD.replace("  group: aws.example.org\n", "  group: [a]\n")), "spec.group"),
         (image(META.replace('">=v2.0.0"', '">>2"')), "spec.dependsOn[0].version"),
         (image(META.replace("provider:", "configuration: x\n    provider:")), "exactly one of package"),
+        (image(META.replace("kind: Function", "kind: Secret")), "spec.dependsOn[1].kind"),
+        (image(META.replace("apiVersion: pkg.", "apiVersion: v1.")), "spec.dependsOn[1].apiVersion"),
     ],
 )
 def test_what_cannot_be_used_is_a_defect(files: Mapping[str, bytes], words: str) -> None:
