@@ -15,7 +15,7 @@ from pvbus.install.objects import NAMESPACE, Options
 from tests.e2e.cli.command import git
 from tests.e2e.cluster.test_run_cluster import kubectl as kubectl
 from tests.e2e.packaging import carvel, mistakes
-from tests.e2e.packaging.kills import Killer, looking
+from tests.e2e.packaging.kills import LOCKS, Killer, looking
 from tests.e2e.packaging.mistakes import Mistakes
 from tests.e2e.packaging.platform import (
     INSTALLED,
@@ -141,10 +141,12 @@ def test_what_people_get_wrong_is_told(
         mistakes.what_comes_from_a_backup_is_owned_again(world, before)
         uids = mistakes.uids_of(mistakes.installed(world))
         cluster.controllers.start()
-        world.kubectl("delete", "packageinstalls", "--all", "--all-namespaces", "--timeout=60s")
-        world.kubectl("delete", "namespace", "platform", "demo", "--timeout=60s")
+        for namespace in ("platform", "demo"):
+            world.kubectl("delete", "packageinstalls", "--all", f"--namespace={namespace}", "--timeout=60s")
+            world.kubectl("delete", "namespace", namespace, "--timeout=60s")
         assert mistakes.uids_of(mistakes.installed(world)) == uids, "the garbage collector has found some"
         world.kubectl("delete", "configurations,providers,functions", "--all", "--timeout=60s")
+        world.until(lambda: not any(lock["spec"].get("packages") for lock in world.items(LOCKS)))
 
 
 def restore(cluster: RealCluster, world: Mistakes, backup: list[dict[str, Any]]) -> None:
@@ -178,6 +180,9 @@ def test_a_platform_lives_on_a_real_api_server(
         an_app_follows_its_install(platform)
         a_namespace_goes_whose_account_has_lost_its_rights(platform)
         assert unused(cluster) == set()
+        platform.kubectl(
+            "delete", "configuration", "legacy", "--timeout=60s"
+        )  # nobody else can read its package
 
 
 def kills_change_nothing(

@@ -193,8 +193,8 @@ class Guide:
             return preferred ^ 1
         answers = decisions()
         if not formula.has_model:
-            if not self._begin(answers):
-                raise AssertionError("the answers exclude each other")
+            if not self._begin(answers):  # what was added since they were given excludes them
+                return preferred  # the search finds that out, and learns what to take back
             return self.settle(decisions, preferred)
         if any(core <= set(answers) for core in self._refuted.get(preferred, ())):
             return preferred ^ 1
