@@ -18,6 +18,8 @@ from pvbus.core.platform.solver.feasible import formula_of
 from pvbus.core.platform.solver.graph import Graph
 from pvbus.core.platform.solver.model import OfferNeed, PackageNeed, Wish, flattened
 
+REDUCED_MAX = 1_000
+"""Of more facts none is left out: each takes a question about all others, and nobody reads that many."""
 _ORDER = (WishFact, StayFact, PinFact, DowngradeFact, NeedFact, ConflictFact, DefectFact)
 
 
@@ -107,6 +109,8 @@ def _reduced(catalog: Catalog, component: Component, near: Sequence[Fact]) -> li
     Invariant: necessary and pending facts together exclude each other. Facts are tried in an order of their
     own, from the farthest from what users want to the nearest, so that the nearest ones are left.
     """
+    if len(near) > REDUCED_MAX:
+        return list(near)
     reasons = Reasons(catalog, _relevant(catalog, component, near), near)  # a small formula answers fast
     necessary: list[int] = []
     pending = list(range(len(near)))

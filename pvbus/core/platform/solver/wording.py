@@ -32,6 +32,9 @@ from pvbus.core.platform.solver.ranking import ranked
 LISTED_MAX = 3
 """More versions than this are given as the first and the last: a list of twenty hides the point."""
 
+CLAUSES_MAX = 10
+"""More limits of one package than this are counted: nobody reads thousands."""
+
 
 def explained(catalog: Catalog, facts: Sequence[Fact]) -> Explanation:
     """Put facts that exclude each other into words."""
@@ -61,15 +64,22 @@ class _Words:
     def __init__(self, catalog: Catalog, facts: Sequence[Fact]) -> None:
         self._catalog = catalog
         self._facts = facts
+        self._needs_by: dict[Location, list[Fact]] = {}
+        self._limits_by: dict[Location, list[Fact]] = {}
+        self._left_by: dict[Location, list[Candidate]] = {}
+        for fact in facts:
+            for location in _wanted_by(fact):
+                self._needs_by.setdefault(location, []).append(fact)
+            for location in _limited_by(fact):
+                self._limits_by.setdefault(location, []).append(fact)
 
     def sentence(self) -> str:
         """Return one sentence: the needs of one package that nothing meets, else all facts."""
         for fact in self._facts:
             if isinstance(fact, NeedFact) and self._is_offered_by_nobody(fact):
                 return f"{self._says(fact, fact.location)}, but no known package provides it"
-        for location in self._wanted_locations():
-            needs = [fact for fact in self._facts if self._need_of(fact, location) is not None]
-            limits = [fact for fact in self._facts if _limits(fact, location)]
+        for location, needs in self._needs_by.items():
+            limits = self._limits_by.get(location, [])
             if not self._left(location, [*needs, *limits]):
                 return self._clash(location, needs, limits)
         return "; ".join(self.reason(fact) for fact in self._facts) + ": these exclude each other"
@@ -83,14 +93,6 @@ class _Words:
             and not self._catalog.providers(leaf.offer)
             for leaf in leaves
         )
-
-    def _wanted_locations(self) -> list[Location]:
-        locations: list[Location] = []
-        for fact in self._facts:
-            for location in _wanted_by(fact):
-                if location not in locations:
-                    locations.append(location)
-        return locations
 
     def _need_of(self, fact: Fact, location: Location) -> PackageNeed | None:
         """Return what a fact alone demands of a package; a requirement with alternatives demands nothing
@@ -139,6 +141,8 @@ class _Words:
 
     def _clash(self, location: Location, needs: Sequence[Fact], limits: Sequence[Fact]) -> str:
         first, *others = [self._says(fact, location) for fact in [*needs, *limits]]
+        if len(others) > CLAUSES_MAX:
+            others = [*others[: CLAUSES_MAX - 1], f"{len(others) - CLAUSES_MAX + 1:,} more like these"]
         if others:
             return f"{first}, but " + ", and ".join(others)
         return f"{first}, but {self.available(location)}"
@@ -197,13 +201,20 @@ class _Words:
 
     def _holder(self, fact: NeedFact | ConflictFact) -> str:
         """Return a package with those of its versions that have the fact and that the other facts leave."""
-        limits = [each for each in self._facts if each != fact]
-        left = self._left(fact.location, limits) or list(self._catalog.candidates(fact.location))
+        location = fact.location
+        about = [*self._needs_by.get(location, ()), *self._limits_by.get(location, ())]
+        if fact in about:
+            left = self._left(location, [each for each in about if each != fact])
+        elif location in self._left_by:
+            left = self._left_by[location]
+        else:
+            left = self._left_by[location] = self._left(location, about)
+        left = left or list(self._catalog.candidates(location))
         if isinstance(fact, NeedFact):
             left = [each for each in left if fact.requirement in each.requirements]
         else:
             left = [each for each in left if fact.conflict in each.conflicts]
-        return shown(fact.location, self._versions(fact.location, left) if left else "")
+        return shown(location, self._versions(location, left) if left else "")
 
     def _versions(self, location: Location, candidates: Collection[Candidate]) -> str:
         language = self._catalog.language_of(location[1])
@@ -242,15 +253,12 @@ def shown(location: Location, version: str = "") -> str:
     return f"{words} in {target}" if target else words
 
 
-def _limits(fact: Fact, location: Location) -> bool:
-    """Say whether a fact other than a need limits the versions of a package."""
-    return (
-        isinstance(fact, StayFact | PinFact | DefectFact | DowngradeFact) and fact.location == location
-    ) or (
-        isinstance(fact, NeedFact)
-        and isinstance(fact.requirement.need, PlatformNeed)
-        and fact.location == location
-    )
+def _limited_by(fact: Fact) -> Iterable[Location]:
+    """Return the package whose versions a fact other than a need of it limits."""
+    if isinstance(fact, StayFact | PinFact | DefectFact | DowngradeFact) or (
+        isinstance(fact, NeedFact) and isinstance(fact.requirement.need, PlatformNeed)
+    ):
+        yield fact.location
 
 
 def _location_of(holder: Location, need: PackageNeed) -> Location:

@@ -1,5 +1,7 @@
 """The worked examples of the two proposals that concern resolving, and what a solution says."""
 
+import cProfile
+
 import msgspec
 import pytest
 
@@ -504,3 +506,27 @@ def test_a_wish_whose_range_cannot_be_read_is_refused_alone() -> None:
     problem = Problem(packages=TREE, wishes=(Wish(package="pkg", range="no range"), wish("pkg2")))
     resolution = resolve(problem)
     assert [each.status for each in resolution.outcomes] == ["quarantined", "granted"]
+
+
+def test_a_package_with_thousands_of_impossible_versions_is_refused_in_time() -> None:
+    """Each has a need of its own, so all are in the reason; the work is in proportion to versions times
+    needs, not to their square."""
+
+    def calls(count: int) -> int:
+        needs = {f"1.{number}.0": [f"leaf{number} >=9.0.0"] for number in range(count)}
+        leaves = [pkg(f"leaf{number}", {"1.0.0": []}) for number in range(count)]
+        problem = Problem(packages=(pkg("big", needs), *leaves), wishes=(wish("big >=1.0.0"),))
+        profile = cProfile.Profile()
+        resolution = profile.runcall(resolve, problem)
+        assert sentence(resolution) == "big 1.0.0 needs leaf0 >=9.0.0, but leaf0 has only 1.0.0"
+        return sum(entry.callcount for entry in profile.getstats())
+
+    assert calls(1_200) < 2.5 * calls(600)
+
+
+def test_a_sentence_names_some_of_many_limits_and_counts_the_others() -> None:
+    needs = {f"1.{number}.0": [f"leaf >={number + 2}.0.0"] for number in range(40)}
+    problem = Problem(packages=(pkg("big", needs), pkg("leaf", {"1.0.0": []})), wishes=(wish("big >=1.0.0"),))
+    words = sentence(resolve(problem))
+    assert words.count(" needs leaf ") == 10
+    assert words.endswith(", and 30 more like these")
