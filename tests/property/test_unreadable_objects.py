@@ -38,7 +38,11 @@ INSTALL = {
 PACKAGE = {
     "apiVersion": "data.packaging.carvel.dev/v1alpha1",
     "kind": "Package",
-    "metadata": {**META, "annotations": {"pvbus.dev/required-fields": '{"a.dev/v1 A": ["spec.x"]}'}},
+    "metadata": {
+        **META,
+        "name": "a.dev.1.0.0",
+        "annotations": {"pvbus.dev/required-fields": '{"a.dev/v1 A": ["spec.x"]}'},
+    },
     "spec": {
         "refName": "a.dev",
         "version": "1.0.0",
@@ -85,7 +89,11 @@ REVISION = {
 }
 OTHERS = [
     {**INSTALL, "metadata": {**META, "name": "other"}, "spec": {"packageRef": {"refName": "o.dev"}}},
-    {**PACKAGE, "metadata": {**META, "name": "o"}, "spec": {"refName": "o.dev", "version": "1.0.0"}},
+    {
+        **PACKAGE,
+        "metadata": {**META, "name": "o.dev.1.0.0"},
+        "spec": {"refName": "o.dev", "version": "1.0.0"},
+    },
 ]
 JUNK = st.one_of(
     st.none(),

@@ -16,6 +16,8 @@ REQUIREMENTS = {
 }
 WITHOUT_SERVER = {"X16", "C18"}
 """One is about documents, the other about files."""
+REAL = "cluster"
+"""The mark of tests that need a real API server."""
 STORIES = ("e2e/packaging/test_mistakes.py", "e2e/cluster/test_platform.py")
 """They tell both servers each step."""
 
@@ -75,4 +77,4 @@ def test_a_real_server_is_real(row: dict[str, Any]) -> None:
     for name, is_real in (("embedded", False), ("real", True)):
         file, _, function = row[name].partition("::")
         assert function in names_in(ROOT / file), f"{file} has no {function}"
-        assert ("pytest.mark.cluster" in (ROOT / file).read_text()) == is_real, file
+        assert (f"mark.{REAL}" in (ROOT / file).read_text()) == is_real, file
