@@ -29,8 +29,8 @@ ALL_SHARE = 5
 """The question for all wishes at once has the conflicts of so many: its answer settles most of them. Of ten
 random families of 1,000 packages, 20 versions and 3 needs, seven need more than those of one wish, none three
 times as many."""
-ASSUMED_MAX = 4_000_000
-"""So many earlier answers may be assumed in all questions about versions, some ten seconds of work: the rest
+ASSUMED_MAX = 400_000
+"""So many earlier answers may be assumed in all questions about versions, some five seconds of work: the rest
 of a component of thousands of packages is answered as in the solution at hand."""
 UNLIMITED = 1_000_000_000
 """Conflicts for a question whose answer is known to be yes: for a solution at all, which grants no wish."""
