@@ -151,7 +151,7 @@ class Catalogue:
 
     def __init__(self, packages: Iterable[KnownPackage]) -> None:
         self._known: dict[str, dict[str, dict[str, KnownPackage]]] = {}
-        for each in sorted(packages, key=lambda one: not one.is_misnamed):
+        for each in sorted(packages, key=lambda package: not package.is_misnamed):
             names = self._known.setdefault(each.namespace, {})
             names.setdefault(each.name, {})[each.candidate.version] = each
 
@@ -161,10 +161,8 @@ class Catalogue:
     def versions(self, namespace: str, name: str) -> dict[str, KnownPackage]:
         """Return the versions of a package; a namespace's own hides the same version of everywhere."""
         everywhere, own = (self._known.get(each, {}).get(name, {}) for each in ("", namespace))
-        return {
-            **everywhere,
-            **{v: each for v, each in own.items() if not (each.is_misnamed and v in everywhere)},
-        }
+        hidden = {version for version, package in own.items() if package.is_misnamed} & everywhere.keys()
+        return {**everywhere, **{version: own[version] for version in own.keys() - hidden}}
 
     def admitted(self, namespace: str, install: Install) -> list[KnownPackage]:
         """Return the versions of its package that an install asks for."""

@@ -66,9 +66,9 @@ _HEALTH_REASONS: Mapping[Answer, str] = {
 
 
 RUNTIME_HEALTHY = "RuntimeHealthy"
+"""The condition of a revision that only an active one has."""
 INACTIVE = "the revision is inactive"
 """The message of a healthy revision that is not active: consumers of events see no spec."""
-"""The condition of a revision that only an active one has."""
 
 
 class Runtime(NamedTuple):
