@@ -5,6 +5,7 @@ so none outlives its parent. CPU and memory are what the operating system counts
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import resource
@@ -12,7 +13,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -173,6 +175,18 @@ def _in_memory(otherwise: int) -> tuple[int, int]:
         return otherwise, 0
     page = os.sysconf("SC_PAGE_SIZE")
     return int(fields[1]) * page, int(fields[2]) * page
+
+
+@asynccontextmanager
+async def running_beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Let work go on as long as the block runs."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 async def eventually(

@@ -6,15 +6,13 @@ memory of the processes over time into docs/sizing-memory.svg.
 """
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.bench.children import REPOSITORY
+from tests.bench.children import REPOSITORY, running_beside
 from tests.bench.deployment import Deployment, fresh_bus
 from tests.bench.fleet import (
     ALL_VARIANTS,
@@ -75,7 +73,10 @@ async def _one_set(size: Size) -> tuple[list[Row], list[Sample]]:
         bus = fresh_bus(kafka)
         async with RealFleet.started() as fleet:
             await fleet.post_all(TARGETS, map(fleet_target, range(count)))
-            async with Deployment(fleet.kubeconfig, bus, APART) as services, _sampling(services, samples):
+            async with (
+                Deployment(fleet.kubeconfig, bus, APART) as services,
+                running_beside(_add_samples(services, samples)),
+            ):
                 await services.settled()
                 before, began = await services.work(), time.perf_counter()
                 await fleet.post(SETS, variant_set("fleet", {"env": "prod"}, FIVE_EXPRESSIONS))
@@ -88,7 +89,7 @@ async def _one_set(size: Size) -> tuple[list[Row], list[Sample]]:
             again = await restarted(NAME, fleet, bus, APART, count, goal=RESTART_GOAL_SECONDS)
     what, highest = f"{count:,} targets of one set", max(sum(sample.bytes) for sample in samples)
     rows += [
-        Row(NAME, f"{what}: until all is told of", took, "s"),
+        Row(NAME, f"{what}: until nothing is left to do", took, "s"),
         Row(NAME, f"{what}: CPU of the services per variant", 1000 * work.cpu_seconds / count, "ms"),
         Row(NAME, f"{what}: memory of all processes when made", work.private_bytes / 1e6, "MB"),
         Row(NAME, f"{what}: memory at its highest", highest / 1e6, "MB", MEMORY_GOAL_MB, "less"),
@@ -158,23 +159,12 @@ async def _counted(services: Deployment) -> int:
     return sum(counts.get("setEvaluations", 0) for counts in await services.ask("counts"))
 
 
-@asynccontextmanager
-async def _sampling(services: Deployment, samples: list[Sample]) -> AsyncIterator[None]:
-    """Add the private memory of each process, about each second."""
+async def _add_samples(services: Deployment, samples: list[Sample]) -> None:
+    """Add the private memory of each process, about each second, until cancelled."""
     began = time.perf_counter()
-
-    async def sample() -> None:
-        while True:
-            samples.append(Sample(time.perf_counter() - began, tuple(map(_private_bytes, services.pids))))
-            await asyncio.sleep(SAMPLE_SECONDS)
-
-    task = asyncio.create_task(sample())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+    while True:
+        samples.append(Sample(time.perf_counter() - began, tuple(map(_private_bytes, services.pids))))
+        await asyncio.sleep(SAMPLE_SECONDS)
 
 
 def _private_bytes(pid: int) -> int:

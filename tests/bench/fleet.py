@@ -4,7 +4,6 @@ Everything is in a temporary folder: data of the API server, and the bus.
 """
 
 import asyncio
-import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -20,7 +19,7 @@ from pvbus.cli.apply import apply
 from pvbus.cli.controlplaneprocess import ControlPlaneProcess
 from pvbus.examples import fleet as example
 from tests.bench import apiserver
-from tests.bench.children import Child, eventually
+from tests.bench.children import Child, eventually, running_beside
 
 CLIENTS = 32
 COUNTED_PER_SECOND = 50_000
@@ -254,10 +253,5 @@ async def watching(fleet: Fleet, path: str, seen: dict[str, float]) -> AsyncIter
                 if event["type"] == "ADDED":
                     seen.setdefault(event["object"]["metadata"]["name"], now)
 
-    task = asyncio.create_task(follow())
-    try:
+    async with running_beside(follow()):
         yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task

@@ -45,8 +45,9 @@ DependencyCondition = Literal[
 
 
 OBJECT_OWNED = "ObjectOwned"
-UNVERIFIED = "SignatureNotVerified"
 """The reason of an install that is refused, as another one has one of its objects."""
+UNVERIFIED = "SignatureNotVerified"
+"""The reason of an install whose image must have a verified signature: pvbus verifies none."""
 
 WAITING = "Waiting"
 """The reason of an install that cannot be decided on yet. One that is locked stays so meanwhile."""

@@ -180,9 +180,8 @@ def test_a_platform_lives_on_a_real_api_server(
         an_app_follows_its_install(platform)
         a_namespace_goes_whose_account_has_lost_its_rights(platform)
         assert unused(cluster) == set()
-        platform.kubectl(
-            "delete", "configuration", "legacy", "--timeout=60s"
-        )  # nobody else can read its package
+        # The services of another test may not read the folder of its package.
+        platform.kubectl("delete", "configuration", "legacy", "--timeout=60s")
 
 
 def kills_change_nothing(

@@ -25,6 +25,13 @@ from tests.tools.kafka import (
 __all__ = ["kafka_one", "kafka_three"]
 
 
+@pytest.fixture(params=["kafka_one", "kafka_three"])
+def kafka(request: pytest.FixtureRequest) -> KafkaCluster:
+    """A cluster of one broker, or of three."""
+    cluster: KafkaCluster = request.getfixturevalue(request.param)
+    return cluster
+
+
 @pytest.fixture
 def kafka_to_break() -> Iterator[KafkaCluster]:
     """A Kafka of one broker, for this test only."""

@@ -21,12 +21,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 TABLE = TopicSpec(name="table", partitions=2, cleanup="compact")
 
 
-@pytest.fixture(params=["kafka_one", "kafka_three"])
-def kafka(request: pytest.FixtureRequest) -> KafkaCluster:
-    cluster: KafkaCluster = request.getfixturevalue(request.param)
-    return cluster
-
-
 @pytest.fixture
 async def harness(kafka: KafkaCluster) -> AsyncIterator[KafkaHarness]:
     harness = KafkaHarness(kafka.bootstrap)

@@ -113,13 +113,6 @@ async def take_over(bus: KafkaBus, point: Point) -> tuple[int, float]:
         await reader.close()
 
 
-@pytest.fixture(params=["kafka_one", "kafka_three"])
-def kafka(request: pytest.FixtureRequest) -> KafkaCluster:
-    """A cluster of one broker, or of three."""
-    cluster: KafkaCluster = request.getfixturevalue(request.param)
-    return cluster
-
-
 async def test_what_wakes_after_its_lease_went_writes_nothing(kafka: KafkaCluster) -> None:
     """At whichever request of a step a process stopped: once another one has its lease, nothing that it sends
     becomes visible. The step is there as a whole, with its offset, or not at all, and readers do not wait."""

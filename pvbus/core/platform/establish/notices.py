@@ -19,7 +19,7 @@ BESIDE = "AnotherInstaller"
 _UNDER_WAY = frozenset(
     {"WaitingForDependencies", "Pending", "Reconciling", "Creating", "Deleting", "InactivePackageRevision"}
 )
-"""Reasons of an install that is not healthy yet, and about which nobody has to do anything."""
+"""Reasons of an install that is not healthy yet and needs no person to get so."""
 REPORTER = "pvbus.dev/establish"
 
 

@@ -19,7 +19,7 @@ from pvbus.core.platform.solver.graph import Graph
 from pvbus.core.platform.solver.model import OfferNeed, PackageNeed, Wish, flattened
 
 REDUCED_MAX = 1_000
-"""Of more facts none is left out: each takes a question about all others, and nobody reads that many."""
+"""A reason of more facts is not reduced, as each fact takes a question about all others."""
 _ORDER = (WishFact, StayFact, PinFact, DowngradeFact, NeedFact, ConflictFact, DefectFact)
 
 
@@ -146,7 +146,7 @@ def _nearest(
 def _neighbours(facts: Iterable[Fact]) -> dict[Location, set[Location]]:
     neighbours: dict[Location, set[Location]] = {}
     for fact in facts:
-        for other in _named(fact):
+        for other in _packages_in(fact):
             neighbours.setdefault(_location(fact), set()).add(other)
             neighbours.setdefault(other, set()).add(_location(fact))
     return neighbours
@@ -166,8 +166,8 @@ def _location(fact: Fact) -> Location:
     return node_of(fact.wish) if isinstance(fact, WishFact) else fact.location
 
 
-def _named(fact: Fact) -> Iterable[Location]:
-    """Yield the packages that a fact names beside its own."""
+def _packages_in(fact: Fact) -> Iterable[Location]:
+    """Yield the packages that a fact names, without its own."""
     if isinstance(fact, ConflictFact):
         yield fact.location[0], fact.conflict.package
     elif isinstance(fact, NeedFact):
@@ -186,7 +186,7 @@ def _relevant(catalog: Catalog, component: Component, facts: Iterable[Fact]) -> 
     for fact in facts:
         if isinstance(fact, NeedFact) and _is_offered(catalog, fact):
             return component
-        locations |= {_location(fact), *_named(fact)}
+        locations |= {_location(fact), *_packages_in(fact)}
     nodes = tuple(each for each in component.nodes if each[1] in locations)
     wishes = tuple(wish for wish in component.wishes if node_of(wish) in locations)
     return Component(nodes, wishes)

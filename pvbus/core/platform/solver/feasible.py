@@ -232,8 +232,9 @@ class Guide:
         return self._formula.is_possible(answers, UNLIMITED) is True
 
     def _grant_most(self, answers: Sequence[int]) -> bool:
-        """Find a solution that grants all wishes that are not answered, but the last ones of those that
-        exclude each other; return False if that takes too many conflicts.
+        """Find a solution that grants the open wishes; return False if that takes too many conflicts.
+
+        Where wishes exclude each other, the last of them is left out, and the question is asked again.
         """
         formula = self._formula
         wishes = [each for each in self._granted if each not in answers and each ^ 1 not in answers]

@@ -33,7 +33,7 @@ LISTED_MAX = 3
 """More versions than this are given as the first and the last: a list of twenty hides the point."""
 
 CLAUSES_MAX = 10
-"""More limits of one package than this are counted: nobody reads thousands."""
+"""A sentence names so many limits of a package and counts the others: a package may have thousands."""
 
 
 def explained(catalog: Catalog, facts: Sequence[Fact]) -> Explanation:
