@@ -15,15 +15,22 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import pygit2
 
 TREES_MAX = 4
 """Decoded trees: those from the root to a package, before and after a change. Each entry costs 150 bytes."""
 
+GRAFTS_MAX = 1_024
+"""Grafts that are known: those of the commits of one push."""
+
 _FOLDER_MODE = b"40000"
 _HASH_BYTES = 20
 _FORBIDDEN = ("", ".", "..", ".git")
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 class _Entries:
@@ -72,8 +79,22 @@ class _Entries:
             self.values.insert(at, b"%s %s\0%s" % (_FOLDER_MODE, name, bytes.fromhex(tree)))
 
 
+class Graft(NamedTuple):
+    """What a root has that the one before it has not.
+
+    written: the root and the trees on the way to the folder
+    tree: the folder, with what is below it; None if it was removed
+    """
+
+    written: tuple[str, ...]
+    tree: str | None
+
+
 class FolderTrees:
-    """The trees of one repository. Not thread-safe: see `BareMirror`."""
+    """The trees of one repository. Not thread-safe: see `BareMirror`.
+
+    grafts: the last grafts, by the root before (None for none) and the root after
+    """
 
     def __init__(self, objects: Path, read: Callable[[str], bytes]) -> None:
         """Begin with nothing decoded.
@@ -84,38 +105,42 @@ class FolderTrees:
         self._objects = objects
         self._read = read
         self._decoded: OrderedDict[str, _Entries] = OrderedDict()
+        self.grafts: OrderedDict[tuple[str | None, str], Graft] = OrderedDict()
 
     def clear(self) -> None:
         self._decoded.clear()
+        self.grafts.clear()
 
     def graft(self, root: str | None, names: list[str], tree: str | None) -> str | None:
         """Return the tree `root` with one folder replaced, or removed (None); None if nothing is left.
 
         names: the names from `root` to the folder
         """
+        written: list[str] = []
+        after = self._graft(root, names, tree, written)
+        if after is not None:
+            _keep(self.grafts, (root, after), Graft(tuple(written), tree), GRAFTS_MAX)
+        return after
+
+    def _graft(self, root: str | None, names: list[str], tree: str | None, written: list[str]) -> str | None:
         if not names:
             return tree
         name = _checked(names[0])
         child = self._entries(root).folder(name) if root is not None and len(names) > 1 else None
-        new = self.graft(child, names[1:], tree)
+        new = self._graft(child, names[1:], tree, written)
         entries = self._entries(root).copy() if root is not None else _Entries([], [])
         entries.put(name, new)
         if not entries.values:
             return None
         after = self._write(b"".join(entries.values))
-        self._keep(after, entries)
+        written.append(after)
+        _keep(self._decoded, after, entries, TREES_MAX)
         return after
 
     def _entries(self, tree: str) -> _Entries:
         entries = self._decoded.get(tree) or _Entries.decode(self._read(tree))
-        self._keep(tree, entries)
+        _keep(self._decoded, tree, entries, TREES_MAX)
         return entries
-
-    def _keep(self, tree: str, entries: _Entries) -> None:
-        self._decoded[tree] = entries
-        self._decoded.move_to_end(tree)
-        while len(self._decoded) > TREES_MAX:
-            self._decoded.popitem(last=False)
 
     def _write(self, raw: bytes) -> str:
         """Store a tree as a loose object, and return its id."""
@@ -131,6 +156,14 @@ class FolderTrees:
             scratch.chmod(0o444)
             scratch.replace(file)
         return oid
+
+
+def _keep(kept: OrderedDict[_K, _V], key: _K, value: _V, count_max: int) -> None:
+    """Add a value as the newest one, and forget the oldest ones."""
+    kept[key] = value
+    kept.move_to_end(key)
+    while len(kept) > count_max:
+        kept.popitem(last=False)
 
 
 def _checked(name: str) -> bytes:

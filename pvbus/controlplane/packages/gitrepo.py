@@ -10,7 +10,7 @@ a push; the caller must ensure that only one of `fetch` and `push` runs at a tim
 
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.filesets import File, Files, check_files
 from pvbus.controlplane.packages.foldertrees import FolderTrees
 from pvbus.controlplane.packages.gitcommand import Failure, Git, GitError, RefUpdate, is_path
+from pvbus.controlplane.packages.newobjects import NewObjects, find_new
 from pvbus.controlplane.packages.packedrefs import replace_packed
 from pvbus.controlplane.packages.pushing import Pusher
 from pvbus.core.kernel.objects import timestamp
@@ -196,7 +197,8 @@ class BareMirror:
         bases: other refs whose commits the new ones build on
         Raises: GitError.
         """
-        self._pusher.push(self._git, updates, bases)
+        present = {ref: self.refs[ref] for ref in bases if ref in self.refs}
+        self._pusher.push(self._git, updates, present, self._new_objects)
         with self._lock:
             refs = dict(self.refs)
             for update in updates:
@@ -206,6 +208,10 @@ class BareMirror:
                     refs[update.ref] = update.new
             self.refs = refs
         self._tidy(len(updates))
+
+    def _new_objects(self, commits: Iterable[str], known: Set[str]) -> NewObjects | None:
+        with self._lock:
+            return find_new(self._object, self._folders.grafts, commits, known)
 
     def _tidy(self, moved: int) -> None:
         """Pack many loose refs into one file, in the mirror and in a repository on this machine.

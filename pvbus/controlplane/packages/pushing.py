@@ -5,13 +5,12 @@ history behind them. So a push starts in a folder that has the mirror's objects 
 on this machine shows the drafts and tags of the push only. Branches stay visible: new commits are based on
 them.
 
-Proposals and rejections send no objects: each commit goes from one ref to another. In a repository on this
-machine that nothing guards, one `git update-ref` moves them in one transaction, instead of the eight programs
-of a push.
+In a repository on this machine that nothing guards, the objects are stored directly, and one `git update-ref`
+moves the refs in one transaction, instead of the eight programs of a push.
 """
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,12 +18,12 @@ import pygit2
 
 from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.gitcommand import Git, GitError, RefUpdate, is_path
+from pvbus.controlplane.packages.newobjects import LOOSE_OBJECTS_MAX, Finder, store_new
 
 FOLDER = "pushing"
 
-LOOSE_OBJECTS_MAX = 32
-"""Objects of a push that a repository on this machine stores one by one; it keeps the pack of a larger push.
-Each object costs it a file, and each pack slows later reads: git's limit is 100, and 50 packs for a gc."""
+DIRECT_MAX = 32
+"""Direct pushes after which git looks whether the repository needs a gc, as it does after each of its own."""
 
 _HIDDEN = (layout.DRAFTS, layout.PROPOSALS, layout.DELETIONS, layout.TAGS)
 _SETTINGS = (
@@ -34,6 +33,7 @@ _SETTINGS = (
 )
 
 _GUARDS = (
+    "core.fsync",
     "core.hookspath",
     "core.sharedrepository",
     "extensions.",
@@ -55,17 +55,19 @@ class Pusher:
         self._mirror = mirror
         self._url = url
         self._folder = mirror / FOLDER
+        self._direct = 0
 
-    def push(self, git: Git, updates: Sequence[RefUpdate], bases: Iterable[str] = ()) -> None:
+    def push(self, git: Git, updates: Sequence[RefUpdate], bases: Mapping[str, str], find: Finder) -> None:
         """Move refs of the remote atomically, each only if it still has the expected value.
 
-        bases: other refs whose commits the new ones build on
+        bases: other refs whose commits the new ones build on, with their object ids
+        find: finds the objects that commits add
         Raises: GitError.
         """
-        if is_path(self._url) and _is_move(updates) and is_unguarded(Path(self._url)):
-            with suppress(GitError):  # the push below says why, or works
-                _move(git, Path(self._url), updates)
-                return
+        if is_path(self._url) and is_unguarded(Path(self._url)):
+            with suppress(GitError, OSError, pygit2.GitError):  # the push below says why, or works
+                if self._push_directly(git, updates, bases, find):
+                    return
         self._prepare()
         leases = [f"--force-with-lease={update.ref}:{update.old or ''}" for update in updates]
         refspecs = [f"{update.new or ''}:{update.ref}" for update in updates]
@@ -75,6 +77,26 @@ class Pusher:
             "push", "--porcelain", "--atomic", "--no-verify", *receiver, *leases, "--", self._url, *refspecs,
         )  # fmt: skip
         git.run_past_locks(command, self._folder, self._url)
+
+    def _push_directly(
+        self, git: Git, updates: Sequence[RefUpdate], bases: Mapping[str, str], find: Finder
+    ) -> bool:
+        """Push without git's protocol; return False, and do nothing, if what is to be sent is not known.
+
+        Raises: GitError, OSError, pygit2.GitError.
+        """
+        known = {*bases.values(), *(update.old for update in updates if update.old)}
+        new = find((update.new for update in updates if update.new), known)
+        if new is None:
+            return False
+        store_new(git, self._mirror, Path(self._url), new)
+        _move(git, Path(self._url), updates)
+        self._direct += 1
+        if self._direct >= DIRECT_MAX:
+            self._direct = 0
+            with suppress(GitError):  # the refs have moved
+                git.run("gc", "--auto", "--quiet", directory=Path(self._url))
+        return True
 
     def _prepare(self) -> None:
         """Make the folder: a bare repository, as git recognizes it, with the objects of the mirror."""
@@ -101,12 +123,6 @@ def _quoted(name: str) -> str:
     """Return a ref's name as a value of git's configuration. It has no line break and no backslash."""
     escaped = name.replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def _is_move(updates: Sequence[RefUpdate]) -> bool:
-    """Return whether each ref gets a commit that another ref has until then: the remote has its objects."""
-    present = {update.old for update in updates}
-    return all(update.new in present for update in updates if update.new is not None)
 
 
 def is_unguarded(repository: Path) -> bool:

@@ -39,6 +39,7 @@ def committed(mirror: BareMirror, text: str, parent: str | None = None) -> str:
 def test_the_remote_shows_a_push_its_branches_and_the_refs_of_the_push(
     mirror: BareMirror, edge: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    git(edge, "config", "receive.autogc", "false")  # a guard: so git's own protocol is used
     trace = tmp_path / "packets"
     run = Git.run
 
