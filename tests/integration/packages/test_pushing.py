@@ -29,6 +29,11 @@ def mirror(tmp_path: Path, edge: Path) -> BareMirror:
     return made
 
 
+def guard(edge: Path) -> None:
+    """Give a repository a setting for pushes: then it gets them by git's own protocol."""
+    git(edge, "config", "receive.autogc", "false")
+
+
 def committed(mirror: BareMirror, text: str, parent: str | None = None) -> str:
     """Write a commit with one changed package. parent: else the branch."""
     head = parent or mirror.refs["refs/heads/main"]
@@ -39,7 +44,7 @@ def committed(mirror: BareMirror, text: str, parent: str | None = None) -> str:
 def test_the_remote_shows_a_push_its_branches_and_the_refs_of_the_push(
     mirror: BareMirror, edge: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    git(edge, "config", "receive.autogc", "false")  # a guard: so git's own protocol is used
+    guard(edge)
     trace = tmp_path / "packets"
     run = Git.run
 
@@ -72,7 +77,12 @@ def test_a_ref_that_another_client_has_made_meanwhile_stays_as_it_is(mirror: Bar
 @pytest.mark.parametrize(
     "name", ['a"b', "a;b#c", "a'b$(c)", "=x]", "ä", "x" * 200 + "/" + "y" * 200], ids=lambda name: name[:9]
 )
-def test_names_of_refs_reach_the_remote_as_they_are(mirror: BareMirror, edge: Path, name: str) -> None:
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["pushed", "stored"])
+def test_names_of_refs_reach_the_remote_as_they_are(
+    mirror: BareMirror, edge: Path, name: str, is_guarded: bool
+) -> None:
+    if is_guarded:
+        guard(edge)
     ref, first = f"refs/heads/drafts/{name}/ws", committed(mirror, "first")
     mirror.push([RefUpdate(ref, None, first)])
     mirror.push([RefUpdate(ref, first, committed(mirror, "second", first))])
@@ -81,6 +91,7 @@ def test_names_of_refs_reach_the_remote_as_they_are(mirror: BareMirror, edge: Pa
 
 
 def test_many_long_names_fit_into_one_push(mirror: BareMirror, edge: Path) -> None:
+    guard(edge)
     commit = committed(mirror, "new")
     names = [f"refs/heads/drafts/{'d' * 200}/{'e' * 200}-{number}/{'w' * 60}" for number in range(400)]
     mirror.push([RefUpdate(name, None, commit) for name in names])
@@ -89,6 +100,7 @@ def test_many_long_names_fit_into_one_push(mirror: BareMirror, edge: Path) -> No
 
 def test_history_behind_a_tag_beside_the_branch_is_not_sent_again(mirror: BareMirror, edge: Path) -> None:
     """A mark of a proposed deletion is built on its tag, which the remote would not show by itself."""
+    guard(edge)
     commit = mirror.refs["refs/heads/main"]
     for number in range(LOOSE_OBJECTS_MAX):
         commit = committed(mirror, f"edit {number}", commit)
@@ -105,6 +117,7 @@ def test_history_behind_a_tag_beside_the_branch_is_not_sent_again(mirror: BareMi
 
 
 def test_a_push_works_after_a_kill_left_its_folder_half_made(mirror: BareMirror, edge: Path) -> None:
+    guard(edge)
     folder = mirror.path / "pushing"
     (folder / "objects" / "info").mkdir(parents=True)
     (folder / "objects" / "info" / "alternates").touch()
