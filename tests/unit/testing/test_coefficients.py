@@ -26,6 +26,13 @@ def test_a_run_changes_the_coefficients_that_it_has_measured() -> None:
     assert changed["memory.unroll"]["variants"] == origin.variants
 
 
+def test_a_row_in_another_unit_is_converted() -> None:
+    """The restart of a fleet takes seconds; the coefficient is milliseconds of each variant."""
+    known, origin = msgspec.to_builtins(coefficients()), ORIGINS["restart.kafka"]
+    after = updated(known, [Row(origin.scenario, origin.name, 3.5, "s")], "2030-01-02", "a machine")
+    assert (after["restart.kafka"]["value"], after["restart.kafka"]["unit"]) == (0.35, "ms")
+
+
 def test_a_benchmark_can_measure_only_what_is_used() -> None:
     """A coefficient that a benchmark writes is one that the command knows."""
     assert set(ORIGINS) <= set(coefficients())
