@@ -6,7 +6,7 @@ from typing import ClassVar, Generic, TypeVar
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.effects import Put
 from pvbus.core.kernel.markers import SyncView
-from pvbus.core.kernel.topics import broadcast_of, inputs_of, memory_of
+from pvbus.core.kernel.topics import broadcast_of, inputs_of, memory_of, pausable_of
 
 State = TypeVar("State")
 
@@ -20,13 +20,15 @@ class ServiceController:
 
     name: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]]
+    pausable: ClassVar[tuple[str, ...]]
     memory: ClassVar[tuple[str, ...]]
     broadcast: ClassVar[tuple[str, ...]]
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if name := getattr(cls, "name", ""):
-            cls.inputs, cls.memory, cls.broadcast = inputs_of(name), memory_of(name), broadcast_of(name)
+            cls.inputs, cls.pausable = inputs_of(name), pausable_of(name)
+            cls.memory, cls.broadcast = memory_of(name), broadcast_of(name)
 
     def note_refusal(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
         return ()

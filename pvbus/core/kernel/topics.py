@@ -377,6 +377,16 @@ def inputs_of(service: str) -> tuple[str, ...]:
     return tuple(name for name in owned_topics(service) if name not in memory)
 
 
+def pausable_of(service: str) -> tuple[str, ...]:
+    """Return the inputs that a lease may leave unread while it has too much to do: what other services ask.
+
+    What ingest writes says what the cluster has. Decisions rest on it, and a write is done once it is seen
+    there: unread for longer than a write waits for its echo, each write would be repeated.
+    """
+    observed = {topic.name for topic in TOPICS if topic.producers == ("ingest",)}
+    return tuple(name for name in inputs_of(service) if name not in observed)
+
+
 def broadcast_of(service: str) -> tuple[str, ...]:
     """Return the tables that every worker of a service reads in full; `pvbus.meta` is read once, at start."""
     return tuple(t.name for t in TOPICS if service in t.readers and t.name != META)

@@ -96,7 +96,7 @@ class Tables:
         stale: called when everything must be read again
         """
         self.controller = make()
-        self.table_reader = TableReader(bus, clock, pausable=self.controller.inputs)
+        self.table_reader = TableReader(bus, clock, pausable=self.controller.pausable)
         self._make = make
         self._bus = bus
         self._clock = clock

@@ -52,7 +52,7 @@ class Fake:
     """
 
     name = "toy"
-    inputs = (IN,)
+    inputs = pausable = (IN,)
     memory = (OUT,)
     broadcast = (SEEN,)
     evaluations = 0

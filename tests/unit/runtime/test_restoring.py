@@ -93,7 +93,7 @@ class Reading:
     """A controller that notes which partitions it has records of."""
 
     name = "reading"
-    inputs = ("own",)
+    inputs = pausable = ("own",)
     memory = ()
     broadcast = ("wide",)
 
