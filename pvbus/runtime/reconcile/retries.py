@@ -10,9 +10,9 @@ from pvbus.core.kernel.echo import ECHO_SECONDS
 
 BACKOFF_SECONDS = (0.2, 60.0)
 PERMANENT_RETRY_SECONDS = 60.0
-CONFLICT_DOUBLINGS = 5
+CONFLICT_DOUBLINGS = 2
 """Of the wait after a conflict. The object that won arrives as an event, which ends the wait; where events are
-late, each try in vain would make them later."""
+late, each try in vain would make them later. More: a server that is wrong would be believed for minutes."""
 
 _OBJECT = re.compile(r'^[A-Z]+ /\S+(?: \(watch\))?: |"[^"]*"')
 """What names an object in a message of the Kubernetes adapter: method and path, and quoted names."""
