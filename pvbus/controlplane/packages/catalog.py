@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from pvbus.controlplane.packages import layout, skipping
+from pvbus.controlplane.packages import layout, publications, skipping
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.gitcommand import Failure, GitError
 from pvbus.controlplane.packages.gitrepo import BareMirror
@@ -202,7 +202,7 @@ class Catalog:
         return self.tips.placeholder(directory, self._folders.get(directory), self._pins.get(directory, ""))
 
     def _read_branch(self, oid: str | None) -> set[str]:
-        """Read the packages on the branch; return the changed folders.
+        """Read the packages on the branch; return the folders that changed or were published again.
 
         A commit of an unchanged folder is on the branch while the branch only grows; after a rewritten
         history, all are checked.
@@ -232,8 +232,22 @@ class Catalog:
                     continue
             self._pins[directory] = head or ""
             changed.add(directory)
+        changed |= self._read_publications(head, self.tips.head if grew else None) & folders.keys()
         self._folders, self.tips.head = folders, head
         return changed
+
+    def _read_publications(self, head: str | None, last: str | None) -> set[str]:
+        """Read who published what on the branch; return the directories where that may have changed.
+
+        head: the branch's commit
+        last: the commit up to which it was read before, None if that is no part of the branch
+        """
+        found, is_continued = publications.read(self._mirror, head, last)
+        if is_continued:
+            self.tips.publications.update(found)
+            return set(found)
+        before, self.tips.publications = self.tips.publications, found
+        return before.keys() | found.keys()
 
     def adopt(self, directory: str, commit: str) -> None:
         """Take over the commit of a folder's placeholder, if the folder is there as it is on the branch.

@@ -22,6 +22,7 @@ from pvbus.controlplane.packages.editors import editor_of
 from pvbus.controlplane.packages.filesets import texts
 from pvbus.controlplane.packages.gitrepo import BareMirror, Commit
 from pvbus.controlplane.packages.layout import Annotation
+from pvbus.controlplane.packages.publications import Publication
 from pvbus.controlplane.packages.revisions import Revision
 from pvbus.core.kernel.keys import SIGNATURES
 from pvbus.core.yaml.rawtext import text_of
@@ -42,7 +43,7 @@ UNSAVED_SHARE = 10
 """Revisions read since the file was written, at most this number and this part of all: after a kill they are
 read again, at a millisecond each. Writing 10,000 takes 100 ms."""
 
-FORMAT = "2"
+FORMAT = "3"
 """The format of the file, which stands beside the version. Each new field of a revision makes a new one, as
 older files lack the field."""
 VERSION = f"{pvbus.__version__}/{FORMAT}"
@@ -65,6 +66,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     base: the Repository's directory
     head: the commit of the branch whose folders are among the revisions
     revisions: the revisions at refs and the placeholders
+    publications: the last publication of each package up to the head
     """
 
     version: str
@@ -72,6 +74,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     base: str
     head: str | None
     revisions: list[Revision]
+    publications: dict[str, Publication]
 
 
 class Tip(NamedTuple):
@@ -90,6 +93,7 @@ class TipReader:
 
     unreadable: why a tip cannot be read, of each such tip
     head: the commit of the branch whose folders are among the placeholders, None if it was not read
+    publications: the last publication of each package up to that commit
     """
 
     def __init__(self, mirror: BareMirror, base: str, branch: str, file: Path) -> None:
@@ -109,6 +113,7 @@ class TipReader:
         self._placeholders: dict[str, Revision] = {}
         self._unsaved = 0
         self.unreadable: dict[Tip, str] = {}
+        self.publications: dict[str, Publication] = {}
         self.head = self._load()
 
     @property
@@ -140,6 +145,7 @@ class TipReader:
                 self._placeholders[revision.directory] = revision
             else:
                 self._tips[Tip(revision.ref, revision.oid)] = revision
+        self.publications = saved.publications
         return saved.head
 
     def placeholders(self) -> Iterable[Revision]:
@@ -163,6 +169,7 @@ class TipReader:
             base=self._base,
             head=self.head,
             revisions=revisions,
+            publications=self.publications,
         )
         scratch = self._file.with_suffix(".new")
         with suppress(OSError):  # a full disk: everything is in git
@@ -243,8 +250,10 @@ class TipReader:
         pin: the placeholder's commit
         """
         known = self._placeholders.get(directory)
-        if known is None if tree is None else known is not None and (known.tree, known.commit) == (tree, pin):
-            return known
+        if tree is None and known is None:
+            return None
+        if known is not None and (known.tree, known.commit) == (tree, pin):
+            return self._with_publication(known)
         self._unsaved += 1
         self._placeholders.pop(directory, None)
         commit = self._mirror.commit(pin) if tree else None
@@ -254,9 +263,17 @@ class TipReader:
         found = self._revision(
             directory, self._branch, number, lifecycle, self.branch_ref, commit.id, commit, tree
         )
-        if found is not None:
-            self._placeholders[directory] = found
-        return found
+        if found is None:
+            return None
+        self._placeholders[directory] = found
+        return self._with_publication(found)
+
+    def _with_publication(self, placeholder: Revision) -> Revision:
+        """Return a placeholder, whose commit may be another package's, with who published its own."""
+        last = self.publications.get(placeholder.directory)
+        if last is None:
+            return msgspec.structs.replace(placeholder, published_by="")
+        return msgspec.structs.replace(placeholder, published_by=last.by, authored=last.at)
 
     def read_tip(self, ref: str, oid: str) -> Revision | None:
         """Read a revision, whether or not it is known; None if there is none."""

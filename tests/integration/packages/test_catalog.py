@@ -1,5 +1,6 @@
 """What a store has read of a repository outlives its restart, and is right after any change meanwhile."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -153,6 +154,51 @@ async def test_a_file_that_is_older_than_the_objects_misleads_nobody(
 
     await restart_after(fleet, as_before)
     assert_as_without_memory(sync_of(fleet, "blue"), pins, tmp_path)
+
+
+def publishers(world: StoreWorld, names: tuple[str, ...] = ("api", "db")) -> list[str]:
+    return [world.present(f"edge.{name}.main")["status"].get("publishedBy", "") for name in names]
+
+
+async def approve(world: StoreWorld, package: str, user: str) -> None:
+    draft = await world.create(revision("edge", package, f"for-{user}", clone_of("blue.app.v1")))
+    proposed = await world.update(draft, lifecycle="Proposed")
+    await world.update(proposed, lifecycle="Published", subresource="approval", user=user)
+
+
+async def test_a_placeholder_says_who_published_its_package_and_not_who_moved_the_branch_last(
+    fleet: StoreWorld, edge: Path, tmp_path: Path
+) -> None:
+    """Whether the approvals go in one push or not, what users push later, and without memory, too."""
+    await asyncio.gather(approve(fleet, "api", "ada"), approve(fleet, "db", "bob"))
+    assert publishers(fleet) == ["ada", "bob"]
+    commit = push_files(edge, {"api/by-hand.txt": "by hand\n", "web/Kptfile": KPTFILE.format(name="web")})
+    await fleet.until(lambda: pins_of(sync_of(fleet, "edge")).get("api") == commit)
+    await fleet.until(lambda: fleet.revision("edge.web.main"))
+    assert publishers(fleet, ("api", "db", "web")) == ["ada", "bob", ""]
+    assert "publishTimestamp" not in fleet.present("edge.web.main")["status"]
+    await restart_after(fleet, lambda: None)
+    await sync_of(fleet, "edge").ready()
+    assert publishers(fleet, ("api", "db", "web")) == ["ada", "bob", ""]
+    assert_as_without_memory(sync_of(fleet, "edge"), pins_of(sync_of(fleet, "edge")), tmp_path)
+
+
+async def test_a_package_that_is_published_again_as_it_was_has_its_last_publisher(
+    fleet: StoreWorld, edge: Path, tmp_path: Path
+) -> None:
+    """The folder and its commit stay, and only the approval is new; a rewritten branch names nobody."""
+    await approve(fleet, "api", "ada")
+    edit = {"type": "edit", "edit": {"sourceRef": {"name": "edge.api.for-ada"}}}
+    draft = await fleet.create(revision("edge", "api", "again", edit))
+    proposed = await fleet.update(draft, lifecycle="Proposed")
+    before = pins_of(sync_of(fleet, "edge"))
+    await fleet.update(proposed, lifecycle="Published", subresource="approval", user="bob")
+    assert pins_of(sync_of(fleet, "edge")) == before
+    await fleet.until(lambda: publishers(fleet, ("api",)) == ["bob"])
+    await restart_after(fleet, lambda: rewritten(edge))
+    await sync_of(fleet, "edge").ready()
+    assert publishers(fleet, ("api",)) == [""]
+    assert_as_without_memory(sync_of(fleet, "edge"), pins_of(sync_of(fleet, "edge")), tmp_path)
 
 
 @pytest.mark.parametrize("damage", [b"", b"no catalog", None])
