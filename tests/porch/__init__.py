@@ -1,5 +1,5 @@
-"""Porch's own client, tests of the API and controllers against the package store, as a person runs them.
+"""Porch's own client, tests of the API, controllers and server against pvbus, as a person runs them.
 
 They run with PVBUS_TEST_PORCH=1 only: building them takes minutes. Where pvbus is meant to differ is in
-`expected`.
+`expected`, and what only a reading of git can compare in `test_batches`.
 """

@@ -29,7 +29,7 @@ from pvbus.ports.cluster import Kind, Object
 from tests.e2e.cli import small_fleet
 from tests.e2e.cli.command import git
 from tests.e2e.cli.small_fleet import FILES, PACKAGES, REVISION, Client, name_of
-from tests.porch.programs import Porch
+from tests.porch.programs import WITHOUT_TELEMETRY, Porch
 from tests.porch.test_porch import porch as porch
 from tests.tools.auditlog import accepted
 from tests.tools.packagestore import Replica, create, route, wait_until_available
@@ -50,7 +50,6 @@ STAGED, STAGED_PACKAGE = "asia-05", "asia-05-web"
 
 STILL_SECONDS = 8.0
 SECONDS_MAX = 240.0
-WITHOUT_TELEMETRY = {"OTEL_METRICS_EXPORTER": "none", "OTEL_TRACES_EXPORTER": "none"}
 
 
 class ChangeOverWorld:

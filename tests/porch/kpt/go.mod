@@ -5,6 +5,7 @@ module github.com/kptdev/kpt
 go 1.24
 
 require (
+	github.com/google/go-containerregistry v0.20.6
 	github.com/spf13/cobra v1.10.2
 	k8s.io/apimachinery v0.34.1
 	k8s.io/cli-runtime v0.34.1

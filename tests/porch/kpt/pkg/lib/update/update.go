@@ -1,4 +1,4 @@
-// Package update is called by Porch's server alone, which is not built here.
+// Package update merges packages, which Porch's server is not asked for on this side.
 package update
 
 import (
