@@ -3,7 +3,7 @@
     python -m tests.bench [NAME...] [--small] [--json FILE] [--coefficients]
 
 Names: ceiling, noop, affected, cel, large, revisions, upgrades, injected, yaml, resolve, proposals, rollouts,
-churn, deletions, packages, lists, page, plan, cluster, cluster-large, tables, kafka, kafka-events,
+approvals, churn, deletions, packages, lists, page, plan, cluster, cluster-large, tables, kafka, kafka-events,
 kafka-large, kafka-workers. Those of Kafka start one, those of a cluster a kube-apiserver, and `page` a
 browser; they are left out where that cannot be had. --small does the same with few objects, to see that it
 works: its times mean nothing.
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.bench.affected import affected
+from tests.bench.approvals import approvals
 from tests.bench.cel import cel
 from tests.bench.churn import churn
 from tests.bench.cluster import cluster
@@ -75,6 +76,7 @@ SCENARIOS: dict[str, Scenario] = {
     "resolve": resolving,
     "proposals": proposals,
     "rollouts": rollouts,
+    "approvals": approvals,
     "churn": churn,
     "deletions": deletions,
     "packages": packages,

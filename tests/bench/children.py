@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -154,6 +154,11 @@ def process_cpu_seconds(pid: int) -> float:
     """Return the CPU time that another process has used, by Linux's /proc."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime, stime
+
+
+async def cpu_of(children: Iterable[Child]) -> list[float]:
+    """Return the CPU seconds of each, by its own count. They answer the command `usage`."""
+    return [(await child.ask("usage"))["cpuSeconds"] for child in children]
 
 
 def resident_bytes(otherwise: int) -> int:

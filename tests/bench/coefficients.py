@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pvbus.install import sizing
+from tests.bench import approvals
 from tests.bench.fleet import CHAIN
 from tests.bench.report import Row, machine
 
@@ -51,6 +52,7 @@ ORIGINS: Mapping[str, Origin] = {
     ),
     "git.bytes": Origin("upgrades", "bytes per draft in a packed repository", 1_000),
     "git.drafts": Origin("upgrades", "upgrade drafts/s", 1_000),
+    "git.approvals": Origin(approvals.NAME, approvals.PER_SECOND, 2_000),
 }
 """The others are changed by hand: no row has them."""
 

@@ -9,6 +9,7 @@ import os
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,8 +42,8 @@ from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.ports.bus import Output, Record
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.installation import ensure_installation
-from tests.bench import gitfleet, proposals
-from tests.bench.children import Child, eventually
+from tests.bench import gitfleet, lifecycles
+from tests.bench.children import Child, cpu_of, eventually
 from tests.bench.echo import BusWriter
 from tests.bench.large import BATCH, OBJECT_BYTES_MAX, largest_records, observed
 from tests.bench.report import Row
@@ -52,17 +53,24 @@ PERCENTS = (1, 5, 25, 100)
 CPU_GOAL = 1.0
 SECONDS_MAX = 900.0
 POLICY_KEY = "default/fleet"
-OBJECT: dict[str, Any] = {
-    "apiVersion": PROMOTION_API,
-    "kind": "RolloutPolicy",
-    "metadata": {"name": "fleet", "namespace": "default"},
-    "spec": {
-        "revisions": {"all": True},
-        "approval": "Always",
-        "settle": "2s",
-        "waves": [{"percent": percent} for percent in PERCENTS],
-    },
-}
+
+
+def policy_object(settle_seconds: int) -> dict[str, Any]:
+    """Return the RolloutPolicy of POLICY_KEY, for all revisions."""
+    return {
+        "apiVersion": PROMOTION_API,
+        "kind": "RolloutPolicy",
+        "metadata": {"name": "fleet", "namespace": "default"},
+        "spec": {
+            "revisions": {"all": True},
+            "approval": "Always",
+            "settle": f"{settle_seconds}s",
+            "waves": [{"percent": percent} for percent in PERCENTS],
+        },
+    }
+
+
+OBJECT = policy_object(2)
 
 
 def revision_name(number: int, workspace: int) -> str:
@@ -76,16 +84,16 @@ def content_of(number: int, workspace: int) -> str:
 def variant(number: int) -> dict[str, Any]:
     """Return a PackageVariant that is ready, with the second revision of its package."""
     status = {
-        "conditions": [{**proposals.STATUS, "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+        "conditions": [{**lifecycles.STATUS, "lastTransitionTime": "2026-01-01T00:00:00Z"}],
         "downstreamTargets": [{"name": revision_name(number, 2)}],
     }
-    return {**observed(VARIANT, proposals.variant(number), number), "status": status}
+    return {**observed(VARIANT, lifecycles.variant(number), number), "status": status}
 
 
 def revision(number: int, workspace: int, lifecycle: str) -> dict[str, Any]:
     """Return a package revision as promote proposed it, with a digest of content that nobody reads."""
     name, package = revision_name(number, workspace), gitfleet.package_name(number)
-    uid = observed(VARIANT, proposals.variant(number), number)["metadata"]["uid"]
+    uid = observed(VARIANT, lifecycles.variant(number), number)["metadata"]["uid"]
     owner = {"apiVersion": "config.porch.kpt.dev/v1alpha1", "kind": "PackageVariant", "name": package}
     metadata = {
         "name": name,
@@ -123,7 +131,7 @@ def released(number: int, workspace: int, order: ApprovalRow) -> ReleaseRow:
 
 def former_order(number: int) -> ApprovalRow:
     """Return the order by which an earlier attempt published the first revision of a package."""
-    uid = observed(VARIANT, proposals.variant(number), number)["metadata"]["uid"]
+    uid = observed(VARIANT, lifecycles.variant(number), number)["metadata"]["uid"]
     return ApprovalRow(
         uid=uid, attempt=0, order="approve", revision=revision_name(number, 1), digest=content_of(number, 1)
     )
@@ -278,7 +286,7 @@ async def _rolled_out(
     """Hand the policy over; wait until its rollout is completed, and nothing is left to do."""
     for child in children:
         await child.ask("settled")
-    before = [await child.ask("usage") for child in children]
+    before = await cpu_of(children)
     load, began = os.getloadavg()[0], time.perf_counter()
     running = asyncio.create_task(release.run())
     await writer.write(outputs_of(writer, POLICY, observed(POLICY, OBJECT, 1)))
@@ -294,8 +302,7 @@ async def _rolled_out(
     finally:
         release.stop()
         await running
-    after = [await child.ask("usage") for child in children]
-    cpu = [late["cpuSeconds"] - early["cpuSeconds"] for early, late in zip(before, after, strict=True)]
+    cpu = [late - early for early, late in zip(before, await cpu_of(children), strict=True)]
     steps = await children[1].ask("steps")
     return Found(
         seconds=seconds,
@@ -307,6 +314,14 @@ async def _rolled_out(
         waves=release.waves,
         sizes={**await largest_records(bus), **release.sizes},
         load=load,
+    )
+
+
+def wrong_waves(waves: Mapping[int, int], count: int) -> int:
+    """Return how many waves have another size than PERCENTS of so many targets say. waves: their sizes."""
+    return sum(
+        waves.get(number + 1, 0) != -(-count * percent // 100) - (-(-count * before // 100))
+        for number, (before, percent) in enumerate(zip((0, *PERCENTS), PERCENTS, strict=False))
     )
 
 
@@ -322,10 +337,7 @@ def rows_of_rollout(measured: Found, count: int) -> list[Row]:
     what = f"rollout of {count:,} in waves of {', '.join(map(str, PERCENTS))} %"
     topic, size = max(measured.sizes.items(), key=lambda item: item[1])
     cpu = 1000 * (measured.promote + measured.rollout) / count
-    wrong = sum(
-        measured.waves[number + 1] != -(-count * percent // 100) - (-(-count * before // 100))
-        for number, (before, percent) in enumerate(zip((0, *PERCENTS), PERCENTS, strict=False))
-    )
+    wrong = wrong_waves(measured.waves, count)
     commands = [2_000 * seconds / count for seconds in (measured.status, measured.plan)]
     twice = sum(times - 1 for times in measured.orders.values())
     return [

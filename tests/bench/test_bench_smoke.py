@@ -7,7 +7,9 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.bench.affected import affected
+from tests.bench.approvals import approvals
 from tests.bench.churn import churn
+from tests.bench.coefficients import ORIGINS
 from tests.bench.kafka import kafka_fleet
 from tests.bench.kafka_events import kafka_events
 from tests.bench.kafka_large import kafka_large
@@ -64,12 +66,14 @@ async def test_a_small_run_counts_what_the_design_promises() -> None:
 
 @pytest.mark.slow
 async def test_a_small_run_proposes_and_approves_each_revision_once() -> None:
-    """All drafts and all targets, none twice, in waves of the policy's sizes, and no large object."""
-    rows = [
-        row for found in await asyncio.gather(proposals(small=True), rollouts(small=True)) for row in found
-    ]
+    """All drafts and all targets, none twice, in waves of the policy's sizes, and no large object. The speed
+    of approvals is a row of the name that a coefficient is read from."""
+    runs = (proposals(small=True), rollouts(small=True), approvals(small=True))
+    rows = [row for found in await asyncio.gather(*runs) for row in found]
     counted = [row for row in rows if row.unit in COUNTED and row.goal is not None]
-    assert len(counted) == 9
+    assert len(counted) == 14
+    origin = ORIGINS["git.approvals"]
+    assert [row.unit for row in rows if (row.scenario, row.name) == (origin.scenario, origin.name)] == ["1/s"]
     assert not missed(counted), table(missed(counted))
 
 
