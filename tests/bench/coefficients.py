@@ -54,7 +54,6 @@ ORIGINS: Mapping[str, Origin] = {
     "git.drafts": Origin("upgrades", "upgrade drafts/s", 1_000),
     "git.approvals": Origin(approvals.NAME, approvals.PER_SECOND, 2_000),
 }
-"""The others are changed by hand: no row has them."""
 
 
 def updated(

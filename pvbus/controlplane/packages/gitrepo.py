@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +39,10 @@ LOOSE_SAMPLE_MAX = 27
 
 LOOSE_REFS_MAX = 256
 """Refs moved between two pack-refs, which cost some 20 ms; 3,000 loose refs cost every push 140 ms."""
+
+LINE_MAX = 256
+"""First parents that are tried before git's own search for an ancestor, which also walks the drafts that were
+merged: 23 ms for the approvals of one push. The commits of a push follow each other."""
 
 TREES_MAX = 4 * bounds.FOLDERS_MAX
 """Trees in the caches of package and empty trees, at 100 bytes each, including those of former commits."""
@@ -341,11 +346,22 @@ class BareMirror:
             return dict(self._packages(tree, base.strip("/"))) if tree else {}
 
     def is_ancestor(self, older: str, newer: str) -> bool:
+        """Return whether one commit is in the history of another, False if that cannot be read."""
         with self._lock:
             try:
-                return older == newer or self._repository.descendant_of(newer, older)
-            except (KeyError, pygit2.GitError):
+                return older in islice(self._line(newer), LINE_MAX) or self._repository.descendant_of(
+                    newer, older
+                )
+            except (KeyError, ContentError, pygit2.GitError):
                 return False
+
+    def _line(self, commit: str) -> Iterator[str]:
+        """Yield a commit, its first parent, and so on."""
+        current: str | None = commit
+        while current is not None:
+            yield current
+            found = self._commit(current)
+            current = str(found.parent_ids[0]) if found is not None and found.parent_ids else None
 
     def _tree(self, oid: str) -> pygit2.Tree:
         found = self._object(oid)
