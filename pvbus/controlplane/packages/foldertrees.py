@@ -158,12 +158,12 @@ class FolderTrees:
         return oid
 
 
-def _keep(kept: OrderedDict[_K, _V], key: _K, value: _V, count_max: int) -> None:
+def _keep(entries: OrderedDict[_K, _V], key: _K, value: _V, count_max: int) -> None:
     """Add a value as the newest one, and forget the oldest ones."""
-    kept[key] = value
-    kept.move_to_end(key)
-    while len(kept) > count_max:
-        kept.popitem(last=False)
+    entries[key] = value
+    entries.move_to_end(key)
+    while len(entries) > count_max:
+        entries.popitem(last=False)
 
 
 def _checked(name: str) -> bytes:

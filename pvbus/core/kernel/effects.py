@@ -314,8 +314,8 @@ class Controller(Protocol):
     """One service's tables, index and decisions; the shell in `pvbus.runtime` moves the data.
 
     Lease i holds partition i of `inputs` (consumed) and of `memory` (written only by this
-    controller: restored, then kept by `store`). `broadcast` topics are read in full. `pausable` are the inputs
-    that may stay unread for a while.
+    controller: restored, then kept by `store`). `broadcast` topics are read in full. `pausable` are the
+    inputs that may stay unread for a while.
     """
 
     @property

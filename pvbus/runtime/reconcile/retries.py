@@ -10,9 +10,6 @@ from pvbus.core.kernel.echo import ECHO_SECONDS
 
 BACKOFF_SECONDS = (0.2, 60.0)
 PERMANENT_RETRY_SECONDS = 60.0
-CONFLICT_DOUBLINGS = 2
-"""Of the wait after a conflict. The object that won arrives as an event, which ends the wait; where events are
-late, each try in vain would make them later. More: a server that is wrong would be believed for minutes."""
 
 _OBJECT = re.compile(r'^[A-Z]+ /\S+(?: \(watch\))?: |"[^"]*"')
 """What names an object in a message of the Kubernetes adapter: method and path, and quoted names."""
@@ -47,7 +44,7 @@ def retry_of(error: Exception, attempt: int, jitter: Jitter) -> Retry:
             backoff = Backoff(*BACKOFF_SECONDS, jitter, failures=attempt - 1)
             return Retry("transient", max(error.retry_after_seconds or 0.0, backoff.next_seconds()))
         case ConflictError():
-            return Retry("conflict", ECHO_SECONDS * 2 ** min(attempt - 1, CONFLICT_DOUBLINGS))
+            return Retry("conflict", ECHO_SECONDS)
         case PermanentError():
             return Retry("permanent", PERMANENT_RETRY_SECONDS)
     return Retry("defect", PERMANENT_RETRY_SECONDS)

@@ -10,8 +10,8 @@ import pytest
 from pvbus.controlplane.packages.filesets import File
 from pvbus.controlplane.packages.gitcommand import Failure, Git, GitError, RefUpdate
 from pvbus.controlplane.packages.gitrepo import LOOSE_REFS_MAX, Author, BareMirror
+from pvbus.controlplane.packages.newobjects import LOOSE_OBJECTS_MAX
 from pvbus.controlplane.packages.operations import Staging, commit_all
-from pvbus.controlplane.packages.pushing import LOOSE_OBJECTS_MAX
 from tests.integration.packages.support import KPTFILE, git, push_files, refs
 
 OTHERS = 30

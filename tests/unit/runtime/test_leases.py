@@ -174,8 +174,6 @@ def test_when_offsets_alone_are_committed(
         (TransientError("x"), 500, "transient", 0.2, BACKOFF_SECONDS[1]),
         (TransientError("x", retry_after_seconds=75.0), 1, "transient", 75.0, 75.0),
         (ConflictError("x"), 1, "conflict", ECHO_SECONDS, ECHO_SECONDS),
-        (ConflictError("x"), 3, "conflict", 4 * ECHO_SECONDS, 4 * ECHO_SECONDS),
-        (ConflictError("x"), 5_000, "conflict", 4 * ECHO_SECONDS, 4 * ECHO_SECONDS),
         (PermanentError("x"), 9, "permanent", PERMANENT_RETRY_SECONDS, PERMANENT_RETRY_SECONDS),
         (KeyError("x"), 1, "defect", PERMANENT_RETRY_SECONDS, PERMANENT_RETRY_SECONDS),
     ],
