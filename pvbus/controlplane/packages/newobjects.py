@@ -100,7 +100,7 @@ def store_new(git: Git, mirror: Path, repository: Path, new: NewObjects) -> None
     """
     receiver = pygit2.Repository(str(repository))
     if any(parent not in receiver for parent in new.parents):
-        raise GitError(Failure.MOVED, "a commit that the new ones build on is there no more")
+        raise GitError(Failure.MOVED, "a commit that the new ones build on is missing there")
     missing = [oid for oid in new.ids if oid not in receiver]
     if len(missing) <= LOOSE_OBJECTS_MAX:
         try:
