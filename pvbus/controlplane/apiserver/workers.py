@@ -1,9 +1,9 @@
 """Runs pure work on large values in processes of its own, so that the event loop answers others meanwhile.
 
 A thread would hold the interpreter. Each worker is a process (`workload`) that does one piece of work at a
-time; it starts when it is first needed, and ends with the server, as its input then ends. Its memory is
-limited. If a worker dies or takes too long, its request gets an error that says so, and the worker is
-replaced.
+time; it starts when it is first needed, and ends with the server, as its input then ends: also if the server
+is killed. Its memory is limited. If a worker dies or takes too long, its request gets an error that says so,
+and the worker is replaced.
 """
 
 import asyncio
@@ -55,14 +55,37 @@ class Workers:
     """The worker processes of one server."""
 
     def __init__(
-        self, seconds_max: float = SECONDS_MAX, memory_bytes: int = 1 << 30, *, work: str = WORK
+        self,
+        seconds_max: float = SECONDS_MAX,
+        memory_bytes: int = 1 << 30,
+        *,
+        work: str = WORK,
+        workers_max: int = WORKERS_MAX,
+        waiting_max: int | None = WAITING_MAX,
+        wait_seconds_max: float | None = None,
+        idle_seconds: float | None = None,
     ) -> None:
+        """Start no process yet.
+
+        seconds_max: the time of one job
+        memory_bytes: the limit of each process's memory
+        work: the module that a process runs
+        workers_max: the number of processes
+        waiting_max: the number of jobs that wait or run, None if callers bound it
+        wait_seconds_max: how long a job waits for a process, None for any time
+        idle_seconds: the processes end when they had no job for so long, None if they stay
+        """
         self._work = work
         self._seconds_max = seconds_max
         self._memory_bytes = memory_bytes
+        self._waiting_max = waiting_max
+        self._wait_seconds_max = wait_seconds_max
+        self._idle_seconds = idle_seconds
         self._idle: list[asyncio.subprocess.Process] = []
-        self._free = asyncio.Semaphore(WORKERS_MAX)
+        self._free = asyncio.Semaphore(workers_max)
         self._waiting = 0
+        self._expiry: asyncio.TimerHandle | None = None
+        self._is_stopped = False
 
     async def run(self, job: str, *arguments: Any) -> Any:
         """Return the result of a job.
@@ -70,18 +93,23 @@ class Workers:
         Raises ValueError and StatusError as the job does, StatusError (429, 500, 504) if it cannot be done,
         and RuntimeError for a bug in it.
         """
-        if self._waiting >= WAITING_MAX:
-            text = "too many large bodies and objects wait: try again later"
-            raise StatusError(429, "TooManyRequests", text, retry_after_seconds=1)
+        if self._waiting_max is not None and self._waiting >= self._waiting_max:
+            raise _too_many()
         self._waiting += 1
         try:
-            async with self._free:
+            await self._take()
+            try:
                 return await self._run(job, arguments)
+            finally:
+                self._free.release()
         finally:
             self._waiting -= 1
 
     async def stop(self) -> None:
         """End the idle workers. Those at work end with their request."""
+        self._is_stopped = True
+        if self._expiry is not None:
+            self._expiry.cancel()
         while self._idle:
             worker = self._idle.pop()
             try:
@@ -89,6 +117,14 @@ class Workers:
             except BaseException:  # cancelled: another call ends it
                 self._idle.append(worker)
                 raise
+
+    async def _take(self) -> None:
+        """Wait until one more process may work."""
+        try:
+            async with asyncio.timeout(self._wait_seconds_max):
+                await self._free.acquire()
+        except TimeoutError as exc:
+            raise _too_many() from exc
 
     async def _run(self, job: str, arguments: tuple[Any, ...]) -> Any:
         worker = self._idle.pop() if self._idle else await self._start()
@@ -109,7 +145,7 @@ class Workers:
         except BaseException:
             await _end(worker)
             raise
-        self._idle.append(worker)
+        await self._rest(worker)
         if code == REFUSED:
             raise ValueError(result)
         if code == FAILED:
@@ -124,6 +160,24 @@ class Workers:
             raise error
         return result
 
+    async def _rest(self, worker: asyncio.subprocess.Process) -> None:
+        """Let a worker wait for its next job."""
+        if self._is_stopped:
+            await _end(worker)
+            return
+        self._idle.append(worker)
+        if self._idle_seconds is not None:
+            if self._expiry is not None:
+                self._expiry.cancel()
+            self._expiry = asyncio.get_running_loop().call_later(self._idle_seconds, self._expire)
+
+    def _expire(self) -> None:
+        """End the idle workers, as no job has ended for some time."""
+        while self._idle:
+            worker = self._idle.pop()
+            assert worker.stdin is not None
+            worker.stdin.close()
+
     async def _start(self) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", self._work, str(self._memory_bytes)),
@@ -133,13 +187,17 @@ class Workers:
         )
 
 
+def _too_many() -> StatusError:
+    text = "too many large bodies and objects wait: try again later"
+    return StatusError(429, "TooManyRequests", text, retry_after_seconds=1)
+
+
 async def _exchange(worker: asyncio.subprocess.Process, request: Any) -> tuple[str, Any]:
     """Send a piece of work, and return its result. Raises EOFError or OSError if the worker dies."""
     assert worker.stdin is not None
     assert worker.stdout is not None
     content = pickle.dumps(request)
-    worker.stdin.write(struct.pack("!Q", len(content)))
-    worker.stdin.write(content)
+    worker.stdin.writelines((struct.pack("!Q", len(content)), content))
     await worker.stdin.drain()
     size = struct.unpack("!Q", await worker.stdout.readexactly(8))[0]
     code, result = pickle.loads(await worker.stdout.readexactly(size))  # our own process
@@ -155,10 +213,15 @@ async def _end(worker: asyncio.subprocess.Process) -> None:
 # ---------------------------------------------------------------- in the other process
 
 
-def serve(memory_bytes: int, jobs: Mapping[str, Callable[..., Any]]) -> None:
-    """Do one piece of work after another, until the input ends: the server has ended, or has no more."""
+def serve(memory_bytes: int, jobs: Mapping[str, Callable[..., Any]], *, has_cycles: bool = False) -> None:
+    """Do one piece of work after another, until the input ends: the server has ended, or has no more.
+
+    has_cycles: whether jobs leave values or errors with cycles. Looking for them takes half of the time that
+        plain values take.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C goes to the server, which ends this process
-    gc.disable()  # values have no cycles, and looking for them takes half of the time
+    if not has_cycles:
+        gc.disable()
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     requests = os.fdopen(0, "rb")
     answers = os.fdopen(os.dup(1), "wb")

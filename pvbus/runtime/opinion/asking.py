@@ -110,28 +110,16 @@ class OpinionProcess:
     async def run(self) -> None:
         try:
             while True:
-                await self._wait()
+                await self._asked.wait()
+                self._asked.clear()
                 while self._waiting:
                     asked = self._waiting.popleft()
                     self._bytes -= len(asked.content)
                     if not asked.is_cancelled:
                         self._answer(asked, await self._opinion(asked))
         finally:
-            await self._stop()
-
-    async def _wait(self) -> None:
-        """Wait for a question; end the process meanwhile if none comes."""
-        try:
-            async with asyncio.timeout(self._idle_seconds):
-                await self._asked.wait()
-        except TimeoutError:
-            await self._stop()
-            await self._asked.wait()
-        self._asked.clear()
-
-    async def _stop(self) -> None:
-        if self._workers is not None:
-            await self._workers.stop()
+            if self._workers is not None:
+                await self._workers.stop()
 
     async def _opinion(self, asked: AskedQuestion) -> Opinion:
         from pvbus.controlplane.apiserver.hooks import (
@@ -140,7 +128,9 @@ class OpinionProcess:
         from pvbus.controlplane.apiserver.workers import Workers
 
         if self._workers is None:
-            self._workers = Workers(self._seconds_max, MEMORY_BYTES, work=self._work)
+            self._workers = Workers(
+                self._seconds_max, MEMORY_BYTES, work=self._work, idle_seconds=self._idle_seconds
+            )
         try:
             return Opinion(*await self._workers.run("opinion", asked.content))
         except (

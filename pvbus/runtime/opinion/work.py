@@ -4,7 +4,6 @@ cel-python takes a thousand times as long as ours for loops within loops. So a t
 evaluation of a target that takes too long, and the next target begins anew.
 """
 
-import gc
 import os
 import pickle
 import signal
@@ -30,7 +29,6 @@ class _TooCostly(BaseException):  # `except Exception` must not take it
 
 def opinion(content: bytes, theirs: Evaluate = answer) -> Opinion:
     """Return the opinion on an encoded question."""
-    gc.enable()  # syntax trees and errors of cel-python have cycles
     question: Question = pickle.loads(content)  # the service's
     found, began = Opinion(), time.process_time()
     for sample in question.samples:
@@ -68,7 +66,8 @@ def main(memory_bytes: int, theirs: Evaluate = answer) -> None:
     """
     os.nice(NICENESS)
     signal.signal(signal.SIGVTALRM, _end_sample)
-    serve(memory_bytes, {"opinion": lambda content: opinion(content, theirs)})
+    jobs = {"opinion": lambda content: opinion(content, theirs)}
+    serve(memory_bytes, jobs, has_cycles=True)  # syntax trees and errors of cel-python
 
 
 if __name__ == "__main__":
