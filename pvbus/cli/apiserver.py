@@ -9,7 +9,6 @@ import shlex
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import click
@@ -22,7 +21,7 @@ from pvbus.controlplane.apiserver.registry import PACKAGE_RESOURCES, PACKAGE_REV
 from pvbus.controlplane.apiserver.server import ApiServer
 from pvbus.controlplane.packages import programs
 from pvbus.controlplane.packages.install_hooks import PACKAGE_INSTALL, PackageInstallHooks
-from pvbus.controlplane.packages.render import render
+from pvbus.controlplane.packages.render import RegistryRender
 from pvbus.controlplane.packages.store import PackageStore
 from pvbus.core.api.crds import crds
 from pvbus.core.errors import PermanentError
@@ -57,7 +56,7 @@ async def control_plane(
     server = ApiServer(data, port, crds=crds(), advertise=advertise, namespaces=namespaces, accounts=accounts)
     registry = functions_of(config)
     options = store_options(config, registry)
-    store = PackageStore(server.objects, data, render=partial(render, registry=registry), options=options)
+    store = PackageStore(server.objects, data, render=RegistryRender(registry), options=options)
     server.install_hooks(PACKAGE_REVISION, store.package_revisions)
     server.install_hooks(REPOSITORY, store.repositories)
     server.install_hooks(PACKAGE_INSTALL, PackageInstallHooks(server.objects))

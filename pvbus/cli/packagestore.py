@@ -19,7 +19,7 @@ from pvbus.controlplane.aggregated.serving import Serving, from_files, self_sign
 from pvbus.controlplane.aggregated.state import AggregatedState
 from pvbus.controlplane.apiserver.kinds import ALL_VERBS
 from pvbus.controlplane.packages import programs
-from pvbus.controlplane.packages.render import render
+from pvbus.controlplane.packages.render import RegistryRender
 from pvbus.core.errors import InvariantError, UsageError
 from pvbus.core.kernel.rights import PACKAGES
 from pvbus.runtime.backoff import uniform
@@ -146,9 +146,7 @@ def _state(config: PackagesConfig, cluster: HttpCluster) -> AggregatedState:
     registry = functions_of(config)
     options = store_options(config, registry)
     folder = _folder(config)
-    return AggregatedState(
-        cluster, folder, render=partial(render, registry=registry), jitter=uniform, options=options
-    )
+    return AggregatedState(cluster, folder, render=RegistryRender(registry), jitter=uniform, options=options)
 
 
 def _folder(config: PackagesConfig) -> Path:

@@ -69,7 +69,7 @@ NEEDS: Mapping[str, Needs] = {
         "200m",
         "512Mi",
         "2Gi",
-        "keeps the metadata of all revisions, and the files of packages that it renders",
+        "keeps the metadata of all revisions, and the files of packages that it renders; four processes help",
     ),
 }
 

@@ -5,6 +5,7 @@ that of its git processes.
 """
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pvbus.cli.controlplaneprocess import ControlPlaneProcess
+from pvbus.controlplane.packages.computing import WORK
 from tests.bench import gitfleet
 from tests.bench.fleet import REPOSITORIES, REVISIONS, Fleet, repository
 from tests.bench.report import Row
@@ -50,6 +52,14 @@ class Process(NamedTuple):
 
     def git_seconds(self) -> float:
         return self._seconds(13)
+
+    def beside_seconds(self) -> float:
+        """Return the CPU time of the processes that merge and render for it now."""
+        seconds = 0.0
+        for child in map(Process, map(int, self._read(f"task/{self.number}/children").split())):
+            with contextlib.suppress(OSError):  # a git process has ended meanwhile
+                seconds += child.own_seconds() if WORK in child._read("cmdline") else 0.0
+        return seconds
 
     def _seconds(self, field: int) -> float:
         """field: of two that follow each other, user and system, in the line of the process."""

@@ -1,7 +1,8 @@
 """Variants as drafts in git: an upstream that publishes, and an injected object that changes.
 
 API server and package store are one process, the five services another, as in `pvbus up`. CPU is split into
-the store's own, that of its git processes, and that of the services.
+the store's own, that of its processes that merge and render, that of its git processes, and that of the
+services.
 """
 
 import asyncio
@@ -139,6 +140,7 @@ async def _drafts(fleet: Fleet, services: Child, store: Process, count: int) -> 
     """Move the set to the new upstream revision; return what it took until each variant has its draft."""
     before = await fleet.count(REVISIONS)
     used, own, gits = (await services.ask("usage"))["cpuSeconds"], store.own_seconds(), store.git_seconds()
+    beside = store.beside_seconds()
     began = time.perf_counter()
     await fleet.patch(f"{SETS}/fleet", {"spec": {"upstream": {"revision": 2}}})
     await fleet.wait_count(REVISIONS, before + count, seconds=SECONDS_MAX)
@@ -150,6 +152,7 @@ async def _drafts(fleet: Fleet, services: Child, store: Process, count: int) -> 
         "settled": time.perf_counter() - began,
         "services": after["cpuSeconds"] - used,
         "store": store.own_seconds() - own,
+        "beside": store.beside_seconds() - beside,
         "git": store.git_seconds() - gits,
     }
 
@@ -180,6 +183,9 @@ async def upgrades(*, small: bool) -> list[Row]:
         Row(NAME, "upgrade drafts/s", count / took["seconds"], "1/s", DRAFTS_GOAL, "more"),
         Row(NAME, f"{what}: until nothing is left to do", took["settled"], "s"),
         Row(NAME, "store's CPU per draft (API, YAML, merge, render)", 1000 * took["store"] / count, "ms"),
+        Row(
+            NAME, "CPU per draft of its processes that merge and render", 1000 * took["beside"] / count, "ms"
+        ),
         Row(NAME, "git's CPU per draft", 1000 * took["git"] / count, "ms"),
         Row(NAME, "services' CPU per draft", 1000 * took["services"] / count, "ms"),
         Row(NAME, "git objects per draft", (more - objects) / count, "objects"),

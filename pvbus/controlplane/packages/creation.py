@@ -82,6 +82,21 @@ class Finder(Protocol):
 Renderer = Callable[[Mapping[str, str]], Awaitable[Rendering]]
 
 
+class Merger(Protocol):
+    """Does `upgrading.upgraded`, beside the event loop."""
+
+    async def __call__(
+        self,
+        old: Upstream,
+        local: Files,
+        new: Upstream,
+        lock: Mapping[str, Any],
+        strategy: str,
+        *,
+        deployment: bool,
+    ) -> Upgraded: ...
+
+
 def parse(obj: Object) -> Wanted:
     """Check the object by itself, without other objects or git."""
     metadata, spec = obj["metadata"], obj.get("spec") or {}
@@ -168,15 +183,17 @@ def _bytes_of(texts: Mapping[str, str]) -> int:
 class Creation:
     """Makes the first files of new revisions."""
 
-    def __init__(self, find: Finder, upstreams: Upstreams, render: Renderer) -> None:
+    def __init__(self, find: Finder, upstreams: Upstreams, render: Renderer, merge: Merger) -> None:
         """Make nothing yet.
 
         find: looks up a revision by name
         upstreams: reads repositories that are not registered
         render: runs a package's pipeline
+        merge: merges the files of an upgrade
         """
         self._find = find
         self._render = render
+        self._merge = merge
         self._upstreams = upstreams
         self.origins: SizedCache[str, Mapping[str, str]] = SizedCache(ORIGINS_BYTES_MAX, _bytes_of)
 
@@ -270,20 +287,18 @@ class Creation:
         old_files, local_files = await old_sync.clone.files(old), await sync.clone.files(local)
         new_files = await new_sync.clone.files(new)
 
-        def merge(ours: Files) -> Upgraded:
-            return upgrading.upgraded(
-                self._upstream(old.tree, old_files),
-                ours,
-                self._upstream(new.tree, new_files),
-                lock_of(new, new_sync.settings.facts),
-                names.strategy,
-                deployment=sync.settings.facts.deployment,
-            )
+        def upstreams() -> tuple[Upstream, Upstream]:
+            return self._upstream(old.tree, old_files), self._upstream(new.tree, new_files)
+
+        async def merge(ours: Files) -> Upgraded:
+            lock, deployment = lock_of(new, new_sync.settings.facts), sync.settings.facts.deployment
+            return await self._merge(before, ours, after, lock, names.strategy, deployment=deployment)
 
         try:
-            made = await sync.clone.in_thread(merge, local_files)
+            before, after = await sync.clone.in_thread(upstreams)
+            made = await merge(local_files)
             if ours := await self._without_output(local_files, made.conflicts):
-                made = await sync.clone.in_thread(merge, ours)
+                made = await merge(ours)
             await sync.clone.in_thread(check_files, made.files)
         except (MergeError, editor.YamlError, bounds.ContentError) as exc:
             raise answers.unusable(f'package revision "{names.local}" cannot be upgraded: {exc}') from exc

@@ -48,8 +48,8 @@ SAVE_ON_FAILURE = "kpt.dev/save-on-render-failure"
 
 CONSTANT = frozenset(name for name, builtin in BUILTINS.items() if builtin.is_constant)
 PROCESSES = frozenset({"", "starlark"})
-"""Functions that need a process or a server ('': all that are not built in): too costly to repeat. All other
-pipelines run twice, but for those of constant functions."""
+"""Functions that need a process or a server ('': all that are not built in): too costly to repeat, and run by
+the store itself. All other pipelines run twice, but for those of constant functions."""
 SECOND_RUN_SECONDS_MAX = 1.0
 """Time of the first run above which there is no second one, and limit of the second."""
 FILES_SHOWN_MAX = 3
@@ -359,6 +359,17 @@ def _depth(directory: str) -> tuple[int, str]:
 
 Render = Callable[[Mapping[str, str]], RenderResult | Awaitable[RenderResult]]
 """A render function. It runs in a worker thread; if it returns an awaitable, the event loop awaits it."""
+
+
+class RegistryRender:
+    """A render function with the functions of a registry. A process can do its work, see `computing`."""
+
+    def __init__(self, registry: FunctionRegistry) -> None:
+        self.registry = registry
+
+    def __call__(self, resources: Mapping[str, str]) -> RenderResult:
+        return render(resources, registry=self.registry)
+
 
 DEFERRED = Condition(
     type=content.RENDERED,

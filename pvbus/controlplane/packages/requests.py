@@ -1,7 +1,6 @@
 """Shared by the hooks: the syncs by Repository, one writer per revision, the renderer."""
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,8 +10,9 @@ from pvbus.controlplane.apiserver.hooks import Objects, StatusError
 from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION
 from pvbus.controlplane.packages import answers, layout, render
 from pvbus.controlplane.packages.caching import StoreActivity
+from pvbus.controlplane.packages.computing import PureWork
 from pvbus.controlplane.packages.filesets import Files
-from pvbus.controlplane.packages.render import Render, Rendering
+from pvbus.controlplane.packages.render import Rendering
 from pvbus.controlplane.packages.repository import RepositorySync
 from pvbus.controlplane.packages.revisions import Revision, lock_address
 from pvbus.core.api.variants import CONFIG_GROUP
@@ -31,20 +31,18 @@ class RevisionRequests:
     def __init__(
         self,
         objects: Objects,
-        render: Render,
-        executor: Executor,
+        work: PureWork,
         sync_of: Callable[[Object], RepositorySync | None],
         load: StoreActivity,
     ) -> None:
         """Hold no revision yet.
 
-        render: runs a package's pipeline
+        work: renders and merges
         sync_of: returns a Repository's started sync; None if it is not a git repository
         load: counts the requests in progress
         """
         self.objects = objects
-        self._render = render
-        self._executor = executor
+        self.work = work
         self._sync_of = sync_of
         self._load = load
         self._busy: set[tuple[str, str]] = set()
@@ -162,7 +160,7 @@ class RevisionRequests:
     async def render(self, texts: Mapping[str, str]) -> Rendering:
         """Run the pipeline. Raises: StatusError if it can run later, when a container engine answers."""
         try:
-            return await render.run(self._render, texts, self._executor)
+            return await self.work.render(texts)
         except TransientError as exc:
             raise answers.unavailable(f"the package cannot be rendered now: {exc}") from exc
 

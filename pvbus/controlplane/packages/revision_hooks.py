@@ -96,7 +96,7 @@ class RevisionHooks:
 
     def __init__(self, requests: RevisionRequests, upstreams: Upstreams) -> None:
         self._requests = requests
-        self._creation = Creation(requests.find, upstreams, requests.render)
+        self._creation = Creation(requests.find, upstreams, requests.render, requests.work.merge)
 
     # Create.
 

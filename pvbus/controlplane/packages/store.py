@@ -25,6 +25,7 @@ from pvbus.controlplane.apiserver.store import StoreError
 from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.caching import StoreActivity
 from pvbus.controlplane.packages.clone import MIRROR
+from pvbus.controlplane.packages.computing import PureWork
 from pvbus.controlplane.packages.content import RENDERED
 from pvbus.controlplane.packages.journal import Journal, Notes
 from pvbus.controlplane.packages.permits import LocalFolders
@@ -138,7 +139,8 @@ class PackageStore:
         self._stopped = False
         self._has_listed = False
         self._load = StoreActivity()
-        requests = RevisionRequests(objects, render, self._executor, self._sync_of, self._load)
+        self._work = PureWork(render, self._executor, self._load)
+        requests = RevisionRequests(objects, self._work, self._sync_of, self._load)
         upstreams = data / "upstreams"
         self._is_admitting = is_admitting
         self._local = LocalFolders(self._options.local_folders, [data])
@@ -161,7 +163,7 @@ class PackageStore:
             self._tasks.append(asyncio.create_task(again, name="failed drafts"))
 
     async def stop(self) -> None:
-        """End all tasks and git processes. Waiting requests get 503."""
+        """End all tasks and processes. Waiting requests get 503."""
         self._stopped = True
         for task in self._tasks:
             task.cancel()
@@ -171,6 +173,7 @@ class PackageStore:
         with contextlib.suppress(StoreError):  # the disk is full: the next start reports it
             await asyncio.gather(*(sync.report_last() for sync in self.syncs.values()))
         self.syncs.clear()
+        await self._work.stop()
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def unread(self) -> str:

@@ -64,6 +64,19 @@ class Resolved(NamedTuple):
     builtin: str = ""
 
 
+class BuiltinSettings(NamedTuple):
+    """What another process needs to find the built-in functions that a registry finds.
+
+    images: the configured images, each with the name of its built-in function, "" for a program
+    allow_exec: whether a Kptfile may name a command line itself
+    has_others: whether an engine or a runner runs other images
+    """
+
+    images: tuple[tuple[str, str], ...]
+    allow_exec: bool
+    has_others: bool
+
+
 BUILTINS = {
     "apply-replacements": Builtin(apply_replacements, (0, 1, 1), ("replacements",)),
     "apply-setters": Builtin(apply_setters, (0, 2, 0)),
@@ -138,6 +151,11 @@ class FunctionRegistry:
         given = (images or {}, allow_exec, timeout_seconds, isolated, self._engine, runner, builtins)
         self.digest = sha1_head(repr(given))
         self._images = {image: self._configured(image, target) for image, target in (images or {}).items()}
+
+    @property
+    def builtin_settings(self) -> BuiltinSettings:
+        images = tuple((image, function.builtin) for image, function in self._images.items())
+        return BuiltinSettings(images, self._allow_exec, bool(self._engine or self._runner))
 
     def resolve(self, image: str) -> Resolved:
         """Return the function of an image. Raises: PermanentError if there is none."""
