@@ -258,7 +258,11 @@ class Children:
         return tuple(puts)
 
     def _cancelled(self, name: str, row: ChildRow | None) -> str:
-        """Return the token of the last withdrawn order; a new one if there is an order to withdraw."""
+        """Return the token of the last withdrawn order; a new one if there is an order to withdraw.
+
+        One that is gone took its orders along: render has no row left with which it could acknowledge another
+        one's withdrawal.
+        """
         if row is None or row.state is ChildState.GONE:
             return ""
         return cancel_token(name, row) if row.state is ChildState.ORDERED else row.cancelled
@@ -304,7 +308,7 @@ class Children:
             since=now,
             created=row.created if row else 0,
             unwanted=self.passes,
-            cancelled=row.cancelled if row else "",
+            cancelled=self._cancelled(name, row),
         )
         return (self.put(name, fresh),)
 

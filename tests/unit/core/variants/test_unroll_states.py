@@ -137,3 +137,20 @@ def test_every_state_is_reached_and_left() -> None:
     after = {each for pairs in TRANSITIONS.values() for each in pairs.values()}
     assert after == set(TRANSITIONS) == {None, *ChildState}
     assert all(set(pairs.values()) - {state} for state, pairs in TRANSITIONS.items())
+
+
+@pytest.mark.parametrize(
+    ("state", "token"), [(ChildState.PRESENT, "t"), (ChildState.GONE, "")], ids=["living", "made again"]
+)
+def test_a_removal_waits_for_the_withdrawal_of_an_order_only_while_render_has_its_row(
+    state: ChildState, token: str
+) -> None:
+    """A create may be under way while its target goes and the child counts as gone: no order is left then."""
+    obj, children = settled().obj, Children("default/alpha")
+    assert obj is not None
+    children.take(NAME, ChildRow(set_uid="u", state=state, downstream=DOWNSTREAM, cancelled="t"))
+    (put,) = children.record_unwanted(obj, DOWNSTREAM, NAME, LIVING, 1.0)
+    assert isinstance(put.row, ChildRow)
+    assert (put.row.state, put.row.cancelled) == (ChildState.WAITING, token)
+    children.take(NAME, put.row)
+    assert children.is_acknowledged(NAME) is not bool(token)
