@@ -7,7 +7,7 @@ from pvbus.core.kernel.effects import INTERNAL_ERROR, Outcome, Put
 from pvbus.core.kernel.keys import ChildKey, Key, digest
 from pvbus.core.kernel.records import DESIRED, SETRESULTS, ChildResult, DesiredRow, TargetRow
 from pvbus.core.variants.readiness import readiness
-from pvbus.core.variants.render.state import RenderState
+from pvbus.core.variants.render.state import RenderState, age_of
 from pvbus.core.variants.render.variant import attention_of, carried
 
 REASONS = {
@@ -106,12 +106,36 @@ def release_of(key: Key, seen: RenderState) -> Outcome:
 
 
 def gone_row(seen: RenderState) -> DesiredRow:
-    """Return the decision on a PackageVariant that is gone: why it was removed stays with its uid."""
-    row = DesiredRow(outcome="removed", on_hold=any(claim.on_hold for claim in seen.claims.values()))
+    """Return the decision on a name that no set wants.
+
+    Why its PackageVariant was removed stays with its uid. What seems to be gone may be there: the watch may
+    be late, or a user makes it again. So a set on hold stays named, and services that see its PackageVariant
+    before render does write nothing for it. One that render sees here belongs to none of these sets.
+    """
     before = seen.desired
+    holder = None if seen.is_present else _last_holder(seen)
+    row = DesiredRow(outcome="removed")
+    if holder is not None:
+        row = DesiredRow(
+            set_name=holder.set_name,
+            set_uid=holder.set_uid,
+            outcome="removed",
+            on_hold=True,
+            hold_reason=holder.hold_reason,
+        )
     if before is None or before.outcome != "removed":
         return row
+    if holder is not None and holder.set_name != before.set_name:
+        return row  # the reason is another set's
     return msgspec.structs.replace(row, uid=before.uid, why=before.why)
+
+
+def _last_holder(seen: RenderState) -> TargetRow | None:
+    """Return the set on hold of which a PackageVariant can still show up, None without one: that of the last
+    decision; without it the oldest, whose create may be on its way."""
+    before = seen.desired.set_name if seen.desired is not None else ""
+    holders = (claim for claim in seen.claims.values() if claim.on_hold)
+    return min(holders, key=lambda claim: (claim.set_name != before, *age_of(claim)), default=None)
 
 
 def result_key(key: Key, set_name: str) -> str:
