@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
 from tests.e2e.cli.command import git, pvbus
@@ -18,11 +19,14 @@ FOLDER = b"/FOLDER"
 WRITTEN = ("PackageVariant", "PackageVariantSet", "PackageRevision", "Cluster")
 """Not Repositories, whose full sync is due an hour after the recorded one."""
 
+BY_HAND = ("porch.kpt.dev/PackageRevision", "default/blueprints.web.main")
+"""A package's folder on a branch, pushed with git."""
+
 
 class Stored(NamedTuple):
     """What is in a data folder. objects: the stored bytes by kind and name. refs: of all its repositories."""
 
-    objects: Mapping[tuple[str, str], bytes]
+    objects: dict[tuple[str, str], bytes]
     refs: Mapping[str, str]
 
 
@@ -86,14 +90,23 @@ def stored(data: Path) -> Stored:
 
 
 def test_a_folder_of_an_older_pvbus_is_the_same_fleet(folder: Path, tmp_path: Path) -> None:
-    """Nothing is written to what is up to date: neither an object, nor a commit."""
+    """Nothing is written to what is up to date: neither an object, nor a commit. The folder of a package on a
+    branch no longer names who published it, where no approval did."""
     before = stored(folder)
+    by_hand = before.objects.pop(BY_HAND)
     assert sum(kind.endswith("/PackageVariant") for kind, _ in before.objects) == 4
     done = pvbus("up", "--once", "--data", folder, cwd=tmp_path)
     assert done.code == 0, done.out + done.err
     assert "sets 1/1 ready, variants 4/4 ready" in done.out
     assert "Traceback" not in done.err
-    assert stored(folder) == before
+    after = stored(folder)
+    now = msgspec.json.decode(after.objects.pop(BY_HAND))
+    assert after == before
+    expected = msgspec.json.decode(by_hand)
+    for field in ("publishedBy", "publishTimestamp"):
+        del expected["status"][field]
+    expected["metadata"]["resourceVersion"] = now["metadata"]["resourceVersion"]
+    assert now == expected
 
 
 @pytest.mark.parametrize("path", DATABASES.values())
