@@ -33,9 +33,9 @@ asyncio.run(main())
 """
 
 GIT = """#!/bin/sh
-# Kills its parent before or after the next push, as $KILL/when says, once.
+# Kills its parent before or after refs move at the next remote, as $KILL/when says, once.
 when=$(cat "$KILL/when" 2>/dev/null)
-case "$1" in push) rm -f "$KILL/when";; *) when=;; esac
+case "$1" in push|update-ref) rm -f "$KILL/when";; *) when=;; esac
 [ "$when" = before ] && kill -9 $PPID && exit 1
 {git} "$@"
 code=$?
