@@ -48,6 +48,9 @@ CLUSTER = Kind("fleet.example.dev", "Cluster")
 STAGED, STAGED_PACKAGE = "asia-05", "asia-05-web"
 """A cluster that a label makes a target, and its package."""
 
+PORCHS_ACCOUNT = "system:serviceaccount:porch-system:porch-controllers"
+"""Of Porch's own installation. As another user they would be a person, whose edits a draft names."""
+
 STILL_SECONDS = 8.0
 SECONDS_MAX = 240.0
 
@@ -59,7 +62,7 @@ class ChangeOverWorld:
         self.cluster = cluster
         self.client = client
         self.folder = folder
-        kubeconfig = cluster.kubeconfig_of("porch", ADMINS)
+        kubeconfig = cluster.kubeconfig_of(PORCHS_ACCOUNT, ADMINS)
         arguments = ["--reconcilers=packagevariants,packagevariantsets", f"--kubeconfig={kubeconfig}"]
         self.porch = Program(porch.controllers, folder, arguments)
         bus = {"PVBUS_BUS": f"sqlite:{folder / 'bus.db'}"}
