@@ -250,10 +250,12 @@ class Watcher:
     def _decided(self, vkey: str, row: DesiredRow) -> None:
         if row.outcome == "conflict":
             self.counts["name conflicts"] += 1
+        known = {each.uid for each in row.holders}
         if row.on_hold or row.outcome == "held":
-            for uid in {row.uid, row.set_uid} & self._holds.keys():
-                frozen = {name: process.frozen_seconds for name, process in self._processes.items()}
-                self._knowing.setdefault((uid, vkey), (self._world.now, frozen))
+            known |= {row.uid, row.set_uid}
+        for uid in known & self._holds.keys():
+            frozen = {name: process.frozen_seconds for name, process in self._processes.items()}
+            self._knowing.setdefault((uid, vkey), (self._world.now, frozen))
 
     def _rolled(self, row: SetResult) -> None:
         if row.hold is not None and row.hold.token:

@@ -283,6 +283,14 @@ class TargetRow(Row, frozen=True, kw_only=True):
     roots: Mapping[str, Root] = {}
 
 
+class HoldingSet(Row, frozen=True, kw_only=True):
+    """A PackageVariantSet on hold; reason: why, "" if it says nothing."""
+
+    name: str
+    uid: str
+    reason: str = ""
+
+
 class DesiredRow(Row, frozen=True, kw_only=True):
     """Render's last decision for a PackageVariant.
 
@@ -291,8 +299,9 @@ class DesiredRow(Row, frozen=True, kw_only=True):
     API server), `conflict`, `held`, `waiting` (until the former one is gone), `removed`, `expired` (the
     order was too old), `withdrawn` (only the withdrawal of an order is written), `defect` (a bug of
     ours). reported: digest of the last report to each set, by set name. on_hold: the set has the hold
-    annotation, so no service writes anything for this PackageVariant; hold_reason: why. why: of the order
-    that was carried out on the PackageVariant of this uid.
+    annotation, so no service writes anything for this PackageVariant; hold_reason: why. holders: while render
+    sees no PackageVariant, the sets on hold whose PackageVariant can still show up. why: of the order that
+    was carried out on the PackageVariant of this uid.
     """
 
     set_name: str = ""
@@ -316,6 +325,7 @@ class DesiredRow(Row, frozen=True, kw_only=True):
     reported: Mapping[str, str] = {}
     on_hold: bool = False
     hold_reason: str = ""
+    holders: tuple[HoldingSet, ...] = ()
     dropped: tuple[str, ...] = ()
     why: str = ""
 

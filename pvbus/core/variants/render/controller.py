@@ -46,7 +46,7 @@ from pvbus.core.variants.render.removal import (
     write_withdrawal,
 )
 from pvbus.core.variants.render.report import gone_row, outcome_of, release_of, report_of
-from pvbus.core.variants.render.state import IDLE, RenderState, age_of, desired_row
+from pvbus.core.variants.render.state import IDLE, RenderState, desired_row
 from pvbus.core.variants.render.variant import (
     VARIANT,
     cancel,
@@ -133,7 +133,7 @@ class RenderController(KeyedController[RenderState]):
         living = seen.living(now)
         if living is None:
             present = (row for row in seen.claims.values() if row.state == "present")
-            winner = min(present, key=age_of, default=None)
+            winner = min(present, key=_age, default=None)
         else:
             winner = seen.claims.get(_owner(seen, living) or "")
         if winner is None or winner.state != "present":
@@ -173,7 +173,7 @@ class RenderController(KeyedController[RenderState]):
         if not present:
             return outcome_of(key, seen, gone_row(seen), {})
         if living is None:
-            winner = min(present, key=age_of)
+            winner = min(present, key=_age)
         elif owner is not None:
             winner = seen.claims[owner]
         else:
@@ -343,6 +343,11 @@ def _owner(seen: RenderState, living: PackageVariant) -> str | None:
             if reference.controller and claim.set_uid == reference.uid:
                 return name
     return None
+
+
+def _age(claim: TargetRow) -> tuple[str, str]:
+    """Order claims by their sets, the oldest first."""
+    return claim.set_created, claim.set_uid
 
 
 def _belonging(seen: RenderState, living: PackageVariant) -> str:

@@ -5,9 +5,9 @@ import msgspec
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.kernel.effects import INTERNAL_ERROR, Outcome, Put
 from pvbus.core.kernel.keys import ChildKey, Key, digest
-from pvbus.core.kernel.records import DESIRED, SETRESULTS, ChildResult, DesiredRow, TargetRow
+from pvbus.core.kernel.records import DESIRED, SETRESULTS, ChildResult, DesiredRow, HoldingSet, TargetRow
 from pvbus.core.variants.readiness import readiness
-from pvbus.core.variants.render.state import RenderState, age_of
+from pvbus.core.variants.render.state import RenderState
 from pvbus.core.variants.render.variant import attention_of, carried
 
 REASONS = {
@@ -89,7 +89,7 @@ def outcome_of(
     for name in before:
         if name not in reported:
             puts.append(Put(SETRESULTS, result_key(key, name), None))
-    row = msgspec.structs.replace(row, reported=reported)
+    row = msgspec.structs.replace(row, reported=reported, holders=_holders(seen))
     if row != seen.desired:
         puts.append(Put(DESIRED, str(key), row))
     word = "failed" if row.error and living else "changed"
@@ -106,36 +106,23 @@ def release_of(key: Key, seen: RenderState) -> Outcome:
 
 
 def gone_row(seen: RenderState) -> DesiredRow:
-    """Return the decision on a name that no set wants.
-
-    Why its PackageVariant was removed stays with its uid. What seems to be gone may be there: the watch may
-    be late, or a user makes it again. So a set on hold stays named, and services that see its PackageVariant
-    before render does write nothing for it. One that render sees here belongs to none of these sets.
-    """
+    """Return the decision on a PackageVariant that is gone: why it was removed stays with its uid."""
     before = seen.desired
-    holder = None if seen.is_present else _last_holder(seen)
-    row = DesiredRow(outcome="removed")
-    if holder is not None:
-        row = DesiredRow(
-            set_name=holder.set_name,
-            set_uid=holder.set_uid,
-            outcome="removed",
-            on_hold=True,
-            hold_reason=holder.hold_reason,
-        )
     if before is None or before.outcome != "removed":
-        return row
-    if holder is not None and holder.set_name != before.set_name:
-        return row  # the reason is another set's
-    return msgspec.structs.replace(row, uid=before.uid, why=before.why)
+        return DesiredRow(outcome="removed")
+    return DesiredRow(outcome="removed", uid=before.uid, why=before.why)
 
 
-def _last_holder(seen: RenderState) -> TargetRow | None:
-    """Return the set on hold of which a PackageVariant can still show up, None without one: that of the last
-    decision; without it the oldest, whose create may be on its way."""
-    before = seen.desired.set_name if seen.desired is not None else ""
-    holders = (claim for claim in seen.claims.values() if claim.on_hold)
-    return min(holders, key=lambda claim: (claim.set_name != before, *age_of(claim)), default=None)
+def _holders(seen: RenderState) -> tuple[HoldingSet, ...]:
+    """Return the sets on hold whose PackageVariant can still show up.
+
+    The watch may be late, or a user makes it again: services that see it before render does write nothing.
+    None once render sees one: of that the decision itself tells.
+    """
+    if seen.is_present:
+        return ()
+    claims = sorted(seen.claims.items())
+    return tuple(HoldingSet(name=n, uid=c.set_uid, reason=c.hold_reason) for n, c in claims if c.on_hold)
 
 
 def result_key(key: Key, set_name: str) -> str:

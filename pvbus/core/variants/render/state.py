@@ -24,11 +24,6 @@ def desired_row(value: bytes) -> DesiredRow:
     return row
 
 
-def age_of(claim: TargetRow) -> tuple[str, str]:
-    """Return what orders claims by their sets, the oldest first."""
-    return claim.set_created, claim.set_uid
-
-
 class RenderState(ObservedObject):
     """One variant key: the sets' rows, the living PackageVariant, and the last decision.
 

@@ -29,13 +29,19 @@ class Holder(NamedTuple):
 def holder_of(variant: PackageVariant, desired: DesiredRow | None) -> Holder | None:
     """Return the object whose annotation holds a variant, None if none does.
 
-    desired: the row of the variant's set. It counts if it has this object's uid, or if that set owns the
-    object: a variant created by hand under a name of the set is not held with it.
+    desired: render's row. Its set counts if the row has this object's uid, or if that set owns the object: a
+    variant created by hand under a name of the set is not held with it.
     """
     meta = variant.metadata
     if is_held(meta.annotations):
         return Holder("PackageVariant", Key(meta.namespace, meta.name), hold_reason(meta.annotations))
-    if desired is None or not desired.on_hold or desired.outcome == "conflict":
+    if desired is None:
+        return None
+    owners = [owner.uid for owner in meta.owner_references]
+    for each in desired.holders:
+        if each.uid in owners:
+            return Holder(SET_KIND, Key(meta.namespace, each.name), each.reason)
+    if not desired.on_hold or desired.outcome == "conflict":
         return None
     owner = set_among(meta.owner_references)
     if desired.uid != meta.uid and (not owner or owner != desired.set_name):

@@ -1,21 +1,21 @@
 """The decision on a name whose PackageVariant render does not see: a set on hold stays named."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from pvbus.core.api.variants import PackageVariant
-from pvbus.core.kernel.effects import Create, Delete
+from pvbus.core.api.variants import DownstreamTemplate, MapExpr, PackageVariant, VariantTemplate
+from pvbus.core.errors import PermanentError
+from pvbus.core.kernel.effects import Create
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.records import DesiredRow, TargetRow
-from pvbus.core.variants.revisions.holding import holder_of
+from pvbus.core.variants.revisions.holding import Holder, holder_of
 from tests.simulation.parts import RenderPart
 from tests.unit.core.variants.test_render_controller import (
     VKEY,
     applied,
-    live_set,
-    removed,
     row,
     stored,
     withdrawn,
@@ -34,50 +34,90 @@ def on_hold(name: str, **fields: Any) -> TargetRow:
     return withdrawn(set_name=name, set_uid=f"uid-{name}", **given, **fields)
 
 
-def test_a_variant_that_shows_up_late_is_on_hold_from_the_start() -> None:
-    """The watch is late: after ten seconds render takes what it made for gone, and the set on hold stays."""
-    part = RenderPart()
-    part.target(row(), VKEY)
+def made_by(part: RenderPart, name: str) -> Any:
+    """Let a set make the variant, and the watch be so late that render takes it for gone. Returns it."""
+    part.target(row(set_name=name, set_uid=f"uid-{name}"), VKEY, name)
     steps, effect = part.begin(VKEY)
     assert isinstance(effect, Create)
     thing = stored(effect.object)
     part.go_on(steps, thing)
+    part.now += 11
+    return thing
+
+
+def held_by(thing: Any, part: RenderPart) -> Holder | None:
+    return holder_of(msgspec.convert(thing, PackageVariant), decision(part))
+
+
+def test_a_variant_that_shows_up_late_is_on_hold_from_the_start() -> None:
+    """The watch is late: after ten seconds render takes what it made for gone, and the set on hold stays."""
+    part = RenderPart()
+    thing = made_by(part, "alpha")
+    part.now -= 11
     part.target(on_hold("alpha"), VKEY)
     part.begin(VKEY)
     assert decision(part).outcome == "held"
     part.now += 11
     part.begin(VKEY)
     assert decision(part).outcome == "removed"
-    variant = msgspec.convert(thing, PackageVariant)
-    holder = holder_of(variant, decision(part))
-    assert holder == ("PackageVariantSet", Key("default", "alpha"), "as alpha says")
+    assert held_by(thing, part) == ("PackageVariantSet", Key("default", "alpha"), "as alpha says")
 
 
-@pytest.mark.parametrize("last", ["alpha", "beta"])
-def test_of_two_sets_on_hold_the_last_that_had_the_name_holds_it(last: str) -> None:
+@pytest.mark.parametrize("maker", ["alpha", "beta"])
+def test_of_two_sets_on_hold_each_holds_its_own_variant(maker: str) -> None:
     """It stays so while render decides again."""
     part = RenderPart()
-    part.target(row(set_name=last, set_uid=f"uid-{last}"), VKEY, last)
-    steps, effect = part.begin(VKEY)
-    assert isinstance(effect, Create)
-    thing = stored(effect.object)
-    part.go_on(steps, thing)
-    part.variant(thing, VKEY)
-    for name, created in (("alpha", "2026-01-01T00:00:00Z"), ("beta", "2026-02-01T00:00:00Z")):
-        part.target(on_hold(name, set_created=created), VKEY, name)
-    part.begin(VKEY)
-    part.variant(None, VKEY)
+    thing = made_by(part, maker)
+    for name in ("alpha", "beta"):
+        part.target(on_hold(name), VKEY, name)
     for _ in range(2):
         part.begin(VKEY)
-        assert (decision(part).outcome, decision(part).set_uid) == ("removed", f"uid-{last}")
+        assert held_by(thing, part) == ("PackageVariantSet", Key("default", maker), f"as {maker} says")
 
 
-def test_the_oldest_set_on_hold_holds_a_name_that_none_had() -> None:
-    part = RenderPart()
-    part.target(on_hold("alpha", set_created="2026-02-01T00:00:00Z"), VKEY, "alpha")
-    part.target(on_hold("beta", set_created="2026-01-01T00:00:00Z"), VKEY, "beta")
+def beta(**fields: Any) -> TargetRow:
+    return row(set_name="beta", set_uid="uid-beta", digest="d2", **fields)
+
+
+def fails_to_render(part: RenderPart) -> None:
+    labels = (MapExpr(key="x", value_expr="target.labels['none']"),)
+    template = VariantTemplate(downstream=DownstreamTemplate(repo="r1", package="p"), label_exprs=labels)
+    part.target(beta(template=template), VKEY, "beta")
+    assert part.begin(VKEY)[1] is None
+    assert decision(part).outcome == "error"
+
+
+def is_refused(part: RenderPart) -> None:
+    part.target(beta(), VKEY, "beta")
+    steps, effect = part.begin(VKEY)
+    assert isinstance(effect, Create)
+    part.go_on(steps, PermanentError("no room"))
+    assert decision(part).outcome == "refused"
+
+
+def is_put_on_hold(part: RenderPart) -> None:
+    is_refused(part)
+    part.target(on_hold("beta"), VKEY, "beta")
     part.begin(VKEY)
-    assert (decision(part).set_name, decision(part).on_hold) == ("beta", True)
+    assert decision(part).outcome == "removed"
+
+
+@pytest.mark.parametrize("what_beta_does", [fails_to_render, is_refused, is_put_on_hold])
+def test_a_set_that_wants_the_name_takes_no_hold_away(what_beta_does: Callable[[RenderPart], None]) -> None:
+    """The decision is beta's; the variant of alpha, which is on hold, shows up all the same."""
+    part = RenderPart()
+    thing = made_by(part, "alpha")
+    part.target(on_hold("alpha"), VKEY, "alpha")
+    what_beta_does(part)
+    assert held_by(thing, part) == ("PackageVariantSet", Key("default", "alpha"), "as alpha says")
+
+
+def test_a_hold_is_of_the_variant_that_render_sees_once_there_is_one() -> None:
+    part, thing = applied()
+    part.target(on_hold("beta"), VKEY, "beta")
+    part.begin(VKEY)
+    assert decision(part).holders == ()
+    assert held_by(thing, part) is None
 
 
 def test_a_set_on_hold_does_not_hold_what_it_does_not_own() -> None:
@@ -89,19 +129,4 @@ def test_a_set_on_hold_does_not_hold_what_it_does_not_own() -> None:
     again = withdrawn(set_uid="uid-again", cancelled="", on_hold=True)
     part.target(again, VKEY)
     part.begin(VKEY)
-    assert holder_of(msgspec.convert(thing, PackageVariant), decision(part)) is None
-
-
-@pytest.mark.parametrize(("other", "why"), [("alpha", "no target"), ("beta", "")])
-def test_why_a_variant_was_removed_is_never_said_of_another_set(other: str, why: str) -> None:
-    part, _ = applied()
-    part.target(removed(why="no target"), VKEY)
-    steps, _ = part.begin(VKEY)
-    assert isinstance(part.go_on(steps, live_set()), Delete)
-    part.go_on(steps, None)
-    assert decision(part).why == "no target"
-    part.variant(None, VKEY)
-    part.target(None, VKEY)
-    part.target(on_hold(other), VKEY, other)
-    part.begin(VKEY)
-    assert (decision(part).set_name, decision(part).why) == (other, why)
+    assert held_by(thing, part) is None
