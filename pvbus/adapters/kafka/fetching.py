@@ -21,16 +21,17 @@ SESSIONS_VERSION = 7
 
 FIRST_EPOCH, LAST_EPOCH = 1, 2**31 - 1
 
-PACE_SECONDS = 0.03
+PACE_SECONDS = 0.06
 """The time between two fetches while records stream. Shorter: each transaction costs a fetch. Longer: each
 hop of a change that comes with the stream waits so long."""
 
 QUIET_SECONDS = 0.05
 """Records that come later than this after others do not stream: the next fetch does not wait."""
 
-STREAM_RESPONSES = 4
+STREAM_RESPONSES = 6
 """After so many responses in a row that had records, records stream. One change makes at most three: the
-markers of a transaction arrive partition by partition, and the echo of the change follows it."""
+markers of a transaction arrive partition by partition, and the echo of the change follows it. Twice that, as
+the next change may come before they are over."""
 
 BULK_BYTES = 64 * 1024
 """A response of this size comes from a backlog: to wait would gather nothing, and delay a restore."""
@@ -111,7 +112,9 @@ class Pace:
         """size: the bytes of its records, 0 if the fetch ended without any."""
         if not size:
             return
-        is_backlog, is_late = size >= BULK_BYTES, now - self._records_at > QUIET_SECONDS + PACE_SECONDS
+        is_backlog = size >= BULK_BYTES
+        wait = PACE_SECONDS if self._streak >= STREAM_RESPONSES else 0.0
+        is_late = now - self._records_at > QUIET_SECONDS + wait
         self._streak = 0 if is_backlog else 1 if is_late else self._streak + 1
         self._records_at = now
 

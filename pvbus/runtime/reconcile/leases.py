@@ -16,7 +16,7 @@ from pvbus.ports.clock import Clock
 from pvbus.runtime.reconcile.holder import HeldLease
 from pvbus.runtime.reconcile.states import LeaseState
 
-GATHER_SECONDS = 0.25
+GATHER_SECONDS = 0.5
 """How long outcomes wait for those of keys in flight. Shorter: many leases make many small steps, and each
 costs six requests on Kafka. Longer: whoever waits for these rows waits with them."""
 

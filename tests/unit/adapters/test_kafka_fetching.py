@@ -165,7 +165,8 @@ STREAM = [(0.002, 100)] * STREAM_RESPONSES
         (STREAM, PACE_SECONDS, "records stream"),
         ([*STREAM, (0.002, BULK_BYTES)], 0.0, "a backlog is read at once"),
         ([*STREAM, (0.002, 0), (QUIET_SECONDS, 0)], 0.0, "the stream is over"),
-        ([(QUIET_SECONDS + PACE_SECONDS + 0.01, 100)] * 20, 0.0, "single records, one after the other"),
+        ([*STREAM, *STREAM], PACE_SECONDS, "the pace does not end the stream"),
+        ([(QUIET_SECONDS + 0.01, 100)] * 20, 0.0, "single records, one after the other"),
     ],
 )
 def test_fetches_wait_only_while_records_stream(
