@@ -83,6 +83,17 @@ class ChangeOverWorld:
         for service in self.services.values():
             await self.until(partial(_is_ready, service), service.readiness)
 
+    async def until_pvbus_begins(self, written: int) -> None:
+        """Wait until the services are ready or have written. Porch may write as well, and they stop.
+
+        written: the number of their writes before.
+        """
+
+        def has_begun() -> bool:
+            return all(map(_is_ready, self.services.values())) or len(self.writes_of_pvbus()) > written
+
+        await self.until(has_begun, self.complaint)
+
     def complaint(self) -> str:
         """Return what render says on /readyz."""
         code, text = self.services["render"].readiness()
@@ -299,9 +310,9 @@ async def _both_run(world: ChangeOverWorld) -> None:
 
     Whoever is faster makes the variant and its draft: there is one of each.
     """
-    revisions = await world.revisions()
+    revisions, written = await world.revisions(), len(world.writes_of_pvbus())
     await world.start_pvbus()
-    await world.until_pvbus_works()
+    await world.until_pvbus_begins(written)
     await world.until_still()
     assert await world.revisions() == revisions
     await world.client.edit(
