@@ -14,7 +14,7 @@ import msgspec
 from pvbus.core.api.variants import CONFIG_GROUP, PackageVariant, PackageVariantSpec
 from pvbus.core.cel import Budget
 from pvbus.core.errors import ConflictError, PermanentError, TooLargeError
-from pvbus.core.kernel.codec import recent_decoder
+from pvbus.core.kernel.codec import encode_row, recent_decoder
 from pvbus.core.kernel.controller import KeyedController
 from pvbus.core.kernel.effects import (
     Create,
@@ -88,7 +88,7 @@ class RenderController(KeyedController[RenderState]):
 
     @staticmethod
     def has_work(state: RenderState) -> bool:
-        return bool(state.rows or state.desired)
+        return bool(state.rows or state.decision)
 
     def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
         if partition not in self._tables:
@@ -105,10 +105,12 @@ class RenderController(KeyedController[RenderState]):
                 left = {name: claim for name, claim in seen.claims.items() if name != set_name}
                 seen.claims = {**left, **claims}
         elif topic == DESIRED:
-            seen.desired = desired_row(value) if value is not None else None
+            if value is not None:
+                desired_row(value)
+            seen.decision = value
         else:
             seen.observe(value)
-        if not (seen.rows or seen.desired or seen.raw):
+        if not (seen.rows or seen.decision or seen.raw):
             del self._tables[partition][vkey]
             self._pace.forget(vkey)
         return (vkey,)
@@ -116,7 +118,7 @@ class RenderController(KeyedController[RenderState]):
     def store(self, partition: int, put: Put) -> Iterable[str]:
         if put.topic == DESIRED and partition in self._tables:
             seen = self._ensure_state(partition, put.key)
-            seen.desired = put.row if isinstance(put.row, DesiredRow) else None
+            seen.decision = encode_row(put.row)
         return ()
 
     def failure_rows(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
@@ -144,7 +146,7 @@ class RenderController(KeyedController[RenderState]):
 
     def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
         seen, vkey = self.state(partition, key), Key.parse(key)
-        if seen is None or not (seen.rows or seen.desired):
+        if seen is None or not (seen.rows or seen.decision):
             return Outcome()
         if not self._is_listed(VARIANTS, partition, VARIANT_KIND, vkey.namespace):
             return Outcome(result="waiting", waiting=("PackageVariants are being listed",))

@@ -12,6 +12,7 @@ from pvbus.core.api.variants import Downstream
 from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.keys import okey
 from pvbus.core.kernel.records import (
+    DESIRED,
     OBJECTS,
     TARGETS,
     ChildResult,
@@ -21,7 +22,6 @@ from pvbus.core.kernel.records import (
     ObjectRow,
 )
 from pvbus.core.variants.render.controller import RenderController
-from pvbus.core.variants.render.state import desired_row
 from pvbus.core.variants.unroll.children import child_result, child_row
 from pvbus.core.variants.unroll.controller import UnrollController
 from tests.unit.core.variants.test_render_controller import row
@@ -36,6 +36,12 @@ def render_load() -> Loader:
     controller = RenderController()
     controller.open(0)
     return lambda name, value: controller.load(TARGETS, 0, f"default/{name}|alpha", value)
+
+
+def decision_load() -> Loader:
+    controller = RenderController()
+    controller.open(0)
+    return lambda name, value: controller.load(DESIRED, 0, f"default/{name}", value)
 
 
 def unroll_load() -> Loader:
@@ -56,8 +62,18 @@ def set_rows() -> Iterable[bytes]:
     return (encode_row(row(digest=f"{number:016}")) or b"" for number in range(COUNT))
 
 
+def decisions() -> Iterable[bytes]:
+    for number in range(COUNT):
+        text = f"{number:016}"
+        decision = DesiredRow(
+            set_name="fleet", set_uid="s" * 36, input_digest=text, spec_digest=text, reported={"fleet": text}
+        )
+        yield encode_row(decision) or b""
+
+
 @pytest.mark.parametrize(
-    ("load", "values", "bytes_max"), [(render_load, set_rows, 450), (unroll_load, targets, 450)]
+    ("load", "values", "bytes_max"),
+    [(render_load, set_rows, 450), (unroll_load, targets, 450), (decision_load, decisions, 450)],
 )
 def test_a_row_takes_little_more_than_its_record(
     load: Callable[[], Loader], values: Callable[[], Iterable[bytes]], bytes_max: int
@@ -77,30 +93,22 @@ def test_a_row_takes_little_more_than_its_record(
     assert COUNT < taken < COUNT * bytes_max
 
 
-def uids_of(child: ChildRow, result: ChildResult, decision: DesiredRow) -> tuple[str, ...]:
-    return child.set_uid, result.set_uid, decision.set_uid
-
-
 def test_rows_of_a_set_share_what_repeats_in_them() -> None:
-    """Each would have a copy of the set's uid, its repository and its name, and of a digest a second one."""
+    """Each would have a copy of the set's uid and its repository, and of a digest a second one."""
 
-    def values_of(number: int) -> tuple[bytes, bytes, bytes]:
+    def values_of(number: int) -> tuple[bytes, bytes]:
         digest, downstream = f"{number:016}", Downstream(repo="deploy", package=f"app-{number}")
         child = ChildRow(set_uid="s" * 36, state=ChildState.PRESENT, downstream=downstream, digest=digest)
         result = ChildResult(set_uid="s" * 36, evaluated=digest, applied=digest, unready="not ready yet")
-        decision = DesiredRow(set_name="fleet", set_uid="s" * 36, reported={"fleet": digest})
-        return tuple(map(msgspec.json.encode, (child, result, decision)))  # type: ignore[return-value]  # three
+        return msgspec.json.encode(child), msgspec.json.encode(result)
 
     first, second = values_of(1), values_of(2)
     children = [child_row(values[0]) for values in (first, second)]
     results = [child_result(values[1]) for values in (first, second)]
-    decisions = [desired_row(values[2]) for values in (first, second)]
     assert children == [msgspec.json.decode(values[0], type=ChildRow) for values in (first, second)]
     assert results == [msgspec.json.decode(values[1], type=ChildResult) for values in (first, second)]
-    assert decisions == [msgspec.json.decode(values[2], type=DesiredRow) for values in (first, second)]
-    uids = {id(uid) for rows in zip(children, results, decisions, strict=True) for uid in uids_of(*rows)}
+    uids = {id(row.set_uid) for row in (*children, *results)}
     repositories = {id(row.downstream.repo) for row in children}
-    reports = {id(name) for row in decisions for name in row.reported}
-    assert [len(texts) for texts in (uids, repositories, reports)] == [1, 1, 1]
+    assert [len(texts) for texts in (uids, repositories)] == [1, 1]
     assert all(row.applied is row.evaluated for row in results)
     assert results[0].unready is results[1].unready
