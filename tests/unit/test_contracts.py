@@ -80,6 +80,7 @@ def test_topics_and_record_types_are_declared_for_each_other() -> None:
         "ChildFailure",
         "Dispute",
         "Hold",
+        "HoldingSet",
         "InjectedObject",
         "Coverage",
         "Refusal",
