@@ -107,7 +107,7 @@ def test_rows_of_a_set_share_what_repeats_in_them() -> None:
     results = [child_result(values[1]) for values in (first, second)]
     assert children == [msgspec.json.decode(values[0], type=ChildRow) for values in (first, second)]
     assert results == [msgspec.json.decode(values[1], type=ChildResult) for values in (first, second)]
-    uids = {id(row.set_uid) for row in (*children, *results)}
+    uids = {id(row.set_uid) for row in children} | {id(row.set_uid) for row in results}
     repositories = {id(row.downstream.repo) for row in children}
     assert [len(texts) for texts in (uids, repositories)] == [1, 1]
     assert all(row.applied is row.evaluated for row in results)
