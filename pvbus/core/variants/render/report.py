@@ -70,7 +70,8 @@ def outcome_of(
     results: by set, for the sets of this decision; the others get a result for their own row.
     conflict: why no set may write, "" if one may.
     """
-    living = seen.is_present
+    living, desired = seen.is_present, seen.desired
+    before = desired.reported if desired is not None else {}
     puts: list[Put] = []
     reported: dict[str, str] = {}
     for name, claim in seen.claims.items():
@@ -83,14 +84,13 @@ def outcome_of(
         elif result is None:  # this set has no object here: there is nothing to withdraw
             result = ChildResult(set_uid=claim.set_uid, cancelled=claim.cancelled)
         reported[name] = digest(result)
-        if seen.desired is None or seen.desired.reported.get(name) != reported[name]:
+        if before.get(name) != reported[name]:
             puts.append(Put(SETRESULTS, result_key(key, name), result))
-    before = seen.desired.reported if seen.desired is not None else {}
     for name in before:
         if name not in reported:
             puts.append(Put(SETRESULTS, result_key(key, name), None))
-    row = msgspec.structs.replace(row, reported=reported, holders=_holders(seen))
-    if row != seen.desired:
+    row = msgspec.structs.replace(row, reported=reported, holders=() if living else _holders(seen))
+    if row != desired:
         puts.append(Put(DESIRED, str(key), row))
     word = "failed" if row.error and living else "changed"
     return Outcome(tuple(puts), word if puts or word == "failed" else "unchanged")
@@ -114,13 +114,10 @@ def gone_row(seen: RenderState) -> DesiredRow:
 
 
 def _holders(seen: RenderState) -> tuple[HoldingSet, ...]:
-    """Return the sets on hold whose PackageVariant can still show up.
+    """Return the sets on hold, one of whose PackageVariants can still show up where render sees none.
 
     The watch may be late, or a user makes it again: services that see it before render does write nothing.
-    None once render sees one: of that the decision itself tells.
     """
-    if seen.is_present:
-        return ()
     claims = sorted(seen.claims.items())
     return tuple(HoldingSet(name=n, uid=c.set_uid, reason=c.hold_reason) for n, c in claims if c.on_hold)
 
