@@ -57,6 +57,17 @@ class Output(NamedTuple):
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
+class Snapshot(NamedTuple):
+    """The rows of a partition before a position, known without reading it.
+
+    position: where to read on
+    records: the last record of each key before it, in the order of offsets, without tombstones
+    """
+
+    position: int
+    records: Sequence[Record]
+
+
 class TopicState(msgspec.Struct, frozen=True, kw_only=True):
     """A declared topic, compared with the bus.
 
@@ -276,6 +287,13 @@ class Bus(Protocol):
 
         It is the highest that the bus knows of, and at most the end offset: so all records between a position
         and a higher begin offset are gone.
+        """
+        ...
+
+    async def snapshots(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Snapshot]:
+        """Return what is known of partitions, without those of which nothing is.
+
+        Its records, and those of the bus from its position on, make the same table as all from 0 on.
         """
         ...
 

@@ -13,7 +13,7 @@ from tests.bench.deployment import Deployment, ends_of, fresh_bus, moved
 from tests.bench.fleet import REVISIONS, SETS, TARGETS, Fleet, package_revision
 from tests.bench.kafka import APART, TOGETHER, FanOut, fan_out
 from tests.bench.kafka_hops import label_changes
-from tests.bench.kafka_restart import restarted
+from tests.bench.kafka_restart import restarted, restarted_with_snapshots
 from tests.bench.porchfleet import Peer, peer
 from tests.bench.realfleet import RealFleet, bare_creates
 from tests.bench.report import Row
@@ -103,6 +103,10 @@ async def _on(bus: Bus, count: int, changes: int, porch: Peer) -> tuple[FanOut, 
                 hops=bus.is_kafka,
             )
         rows += await restarted(scenario, fleet, url, bus.processes, count, goal=RESTART_GOAL_SECONDS)
+        if bus.is_kafka:
+            rows += await restarted_with_snapshots(
+                scenario, fleet, url, bus.processes, count, goal=RESTART_GOAL_SECONDS
+            )
     return made, writes, rows
 
 

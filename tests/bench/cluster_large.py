@@ -28,7 +28,7 @@ from tests.bench.fleet import (
 )
 from tests.bench.kafka import APART
 from tests.bench.kafka_hops import label_changes
-from tests.bench.kafka_restart import restarted
+from tests.bench.kafka_restart import restarted, restarted_with_snapshots
 from tests.bench.memorychart import Sample, draw
 from tests.bench.realfleet import RealFleet
 from tests.bench.report import Row
@@ -87,6 +87,7 @@ async def _one_set(size: Size) -> tuple[list[Row], list[Sample]]:
                     NAME, fleet, services, bus, count, size.changes, goal_ms=LABEL_GOAL_MS, hops=False
                 )
             again = await restarted(NAME, fleet, bus, APART, count, goal=RESTART_GOAL_SECONDS)
+            again += await restarted_with_snapshots(NAME, fleet, bus, APART, count, goal=RESTART_GOAL_SECONDS)
     what, highest = f"{count:,} targets of one set", max(sum(sample.bytes) for sample in samples)
     rows += [
         Row(NAME, f"{what}: until nothing is left to do", took, "s"),

@@ -44,9 +44,20 @@ class Work(NamedTuple):
 class Deployment:
     """Processes over one bus. An async context manager that is entered when all are ready."""
 
-    def __init__(self, kubeconfig: Path | str, bus: str, processes: Sequence[Sequence[str]]) -> None:
-        """processes: the services of each. kubeconfig: or what stands for one, see `services`."""
-        self.children = [Child("tests.bench.services", str(kubeconfig), bus, *names) for names in processes]
+    def __init__(
+        self,
+        kubeconfig: Path | str,
+        bus: str,
+        processes: Sequence[Sequence[str]],
+        *,
+        snapshots: Path | None = None,
+    ) -> None:
+        """processes: the services of each. kubeconfig: or what stands for one, see `services`.
+        snapshots: the folder of their snapshots, None for none."""
+        more = () if snapshots is None else ("--snapshots", str(snapshots))
+        self.children = [
+            Child("tests.bench.services", str(kubeconfig), bus, *names, *more) for names in processes
+        ]
         self.names = ["+".join(names) for names in processes]
         self.ready_seconds = 0.0
         """From the start of the first process until the last one answered that it is ready."""

@@ -3,6 +3,8 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pvbus.ports.bus import TopicPartition
 from pvbus.runtime.process.buses import open_bus
@@ -12,20 +14,29 @@ from tests.bench.fleet import Fleet
 from tests.bench.report import Row
 
 IDLE_SECONDS = 5.0
+WRITTEN_SECONDS = 4.0  # longer than from one file to the next
 QUIET_SECONDS = 2.0  # longer than a set's roll-up, and than the commit of offsets that follows it
 
 
 async def restarted(
-    scenario: str, fleet: Fleet, bus: str, processes: Sequence[Sequence[str]], count: int, *, goal: float
+    scenario: str,
+    fleet: Fleet,
+    bus: str,
+    processes: Sequence[Sequence[str]],
+    count: int,
+    *,
+    goal: float,
+    snapshots: Path | None = None,
 ) -> list[Row]:
     """Start the services; count what they read and, as nothing has changed, what they should not write.
 
     goal: seconds until ready. Ready is what /readyz says: all leases held, all tables restored. A process's
     start with its imports is a part of that, and all start at once on this machine's cores.
+    snapshots: the folder of their snapshots, None for none
     """
     await asyncio.sleep(QUIET_SECONDS)
     version, ends = await fleet.version(), await ends_of(bus)
-    async with Deployment(fleet.kubeconfig, bus, processes) as services:
+    async with Deployment(fleet.kubeconfig, bus, processes, snapshots=snapshots) as services:
         began = time.perf_counter()
         await services.settled()
         settled = services.observed_seconds + time.perf_counter() - began
@@ -34,7 +45,7 @@ async def restarted(
         later = await services.works()
     writes, grown = await fleet.version() - version, moved(ends, await ends_of(bus))
     work, idle = total(works), total(later).since(total(works))
-    what = f"{count:,} variants, services restarted"
+    what = f"{count:,} variants, services restarted{' with snapshots' if snapshots else ''}"
     reading = work.read * await _reading_seconds(bus, ends)
     each = ", ".join(
         f"{name} {1000 * one.cpu_seconds:,.0f}" for name, one in zip(services.names, works, strict=True)
@@ -63,6 +74,23 @@ async def restarted(
             "% of a core",
         ),
     ]
+
+
+async def restarted_with_snapshots(
+    scenario: str, fleet: Fleet, bus: str, processes: Sequence[Sequence[str]], count: int, *, goal: float
+) -> list[Row]:
+    """Let the services write snapshots, and start them again."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        async with Deployment(fleet.kubeconfig, bus, processes, snapshots=folder) as services:
+            await services.settled()
+            size, grown = 0, True
+            while grown:
+                await asyncio.sleep(WRITTEN_SECONDS)
+                before, size = size, sum(file.stat().st_size for file in folder.iterdir())
+                grown = size > before
+        rows = await restarted(scenario, fleet, bus, processes, count, goal=goal, snapshots=folder)
+    return [*rows, Row(scenario, f"{count:,} variants: snapshots of all processes", size / 1e6, "MB")]
 
 
 async def _reading_seconds(url: str, ends: Mapping[TopicPartition, int]) -> float:

@@ -10,8 +10,9 @@ rollouts), `writes` (to the API server, by kind), `settled` (answered when nothi
 (of the loop, since the last time it was asked for). KUBECONFIG
 `-` stands for a cluster that only answers creates, and writes of a policy's status; see `tests.bench.echo`.
 `after:SECONDS` is the same one, where a create takes so long.
---packages N: resolve and establish have N packages of `tests.bench.packagecatalog` as their sources. With a
-folder in BENCH_PROFILE, a profile is written there.
+--packages N: resolve and establish have N packages of `tests.bench.packagecatalog` as their sources.
+--snapshots FOLDER: as PVBUS_KAFKA_SNAPSHOTS, and written at once. With a folder in BENCH_PROFILE, a profile
+is written there.
 """
 
 import services as _  # noqa: F401  # isort: skip  # as in every process of a service: first
@@ -47,15 +48,22 @@ from tests.bench.children import answer_commands, eventually, tell, usage
 
 READY_SECONDS = 120.0
 SETTLED_SECONDS = 900.0
+SNAPSHOT_SECONDS = 1.0
 HORIZON_SECONDS = 1.5  # beyond a set's roll-up, which is written once per second
 
 
 @asynccontextmanager
 async def against_api_server(
-    kubeconfig: str, bus: str, names: list[str]
+    kubeconfig: str, bus: str, names: list[str], snapshots: str
 ) -> AsyncIterator[tuple[list[Service], Bus]]:
     """Services as `pvbus run` has them, with health and metrics."""
-    config = ServicesConfig(bus=bus, kubeconfig=kubeconfig, log_level="warning")
+    config = ServicesConfig(
+        bus=bus,
+        kubeconfig=kubeconfig,
+        log_level="warning",
+        kafka_snapshots=snapshots,
+        kafka_snapshot_seconds=SNAPSHOT_SECONDS,
+    )
     async with hosting.host_services(names, config) as host:
         # Before the first look of one nothing is written, and sets wait for the opinion of the other.
         beside = [asyncio.create_task(each.run()) for each in (host.beside, host.opinions) if each]
@@ -228,7 +236,7 @@ def is_ready(service: Service) -> bool:
     return service.ready and service.observed
 
 
-async def serve(kubeconfig: str, url: str, names: list[str]) -> None:
+async def serve(kubeconfig: str, url: str, names: list[str], snapshots: str) -> None:
     count_read, steps, writes = count_reads(url), time_steps(names), count_writes()
     logs.configure("warning")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # each try of a Kafka that is just up
@@ -236,7 +244,7 @@ async def serve(kubeconfig: str, url: str, names: list[str]) -> None:
     if kubeconfig == "-" or kubeconfig.startswith("after:"):
         locations = against_nothing(url, names, float(kubeconfig.partition(":")[2] or 0))
     else:
-        locations = against_api_server(kubeconfig, url, names)
+        locations = against_api_server(kubeconfig, url, names, snapshots)
     async with locations as (services, bus):
         ready_at = [0.0]
 
@@ -306,11 +314,12 @@ def main() -> None:
     parser.add_argument("bus", type=str)
     parser.add_argument("services", nargs="+")
     parser.add_argument("--packages", type=int, metavar="N")
+    parser.add_argument("--snapshots", default="", metavar="FOLDER")
     options = parser.parse_args()
     if options.packages is not None:
         serve_packages(options.packages)
     with profiled(os.environ.get("BENCH_PROFILE", ""), "-".join(options.services)):
-        asyncio.run(serve(options.kubeconfig, options.bus, options.services))
+        asyncio.run(serve(options.kubeconfig, options.bus, options.services, options.snapshots))
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ the translation of its errors, `library` its shutdown and its log.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as KafkaPartition
@@ -22,12 +23,14 @@ from pvbus.adapters.kafka.membership import KafkaMembership
 from pvbus.adapters.kafka.producers import Producers
 from pvbus.adapters.kafka.reader import KafkaReader
 from pvbus.adapters.kafka.requests import (
+    describe_logs,
     describe_transaction,
     fetch_committed,
     fetch_offsets,
     list_groups,
 )
 from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS, KafkaSettings, client_options, ends_options
+from pvbus.adapters.kafka.snapshots import LogState, Snapshots
 from pvbus.adapters.kafka.topics import Catalogue, TopicWatch, how_to_empty
 from pvbus.adapters.kafka.writer import Writer
 from pvbus.core.errors import FencedError, InvariantError
@@ -39,6 +42,7 @@ from pvbus.ports.bus import (
     Output,
     PartitionState,
     Revoked,
+    Snapshot,
     TopicPartition,
     TopicSpec,
     TopicState,
@@ -73,6 +77,17 @@ class KafkaBus:
         self._producers = Producers(settings)
         self._memberships: list[KafkaMembership] = []
         self._readers: set[KafkaReader] = set()
+        self._specs: Mapping[str, TopicSpec] = {}
+        self._snapshots: Snapshots | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        if settings.snapshots:
+            self._snapshots = Snapshots(
+                Path(settings.snapshots),
+                self._clock,
+                named=settings.named,
+                look=self._log_states,
+                reader=self.reader,
+            )
 
     @classmethod
     async def open(cls, settings: KafkaSettings, *, clock: Clock | None = None) -> "KafkaBus":
@@ -117,6 +132,9 @@ class KafkaBus:
         await self._disconnect()
 
     async def _disconnect(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait({self._keeping})
         await asyncio.gather(*(reader.close() for reader in tuple(self._readers)))
         await self._producers.close()
         await stop_consumer(self._ends)
@@ -163,6 +181,35 @@ class KafkaBus:
         names = {KafkaPartition(self._settings.named(topic), n): (topic, n) for topic, n in partitions}
         found = await ask(list(names)) if names else {}
         return {names[partition]: offset for partition, offset in found.items()}
+
+    async def snapshots(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Snapshot]:
+        if self._snapshots is None:
+            return {}
+        if self._keeping is None:
+            keep = self._snapshots.keep(self._settings.snapshot_seconds, self._is_read)
+            self._keeping = asyncio.create_task(keep, name="writing snapshots")
+        return await self._snapshots.load(partitions)
+
+    def _is_read(self, partition: TopicPartition) -> bool:
+        """Return whether a partition belongs to a lease of this process, or is read by one."""
+        held = {number for membership in self._memberships for number in membership.leases()}
+        return partition[1] in held or any(reader.reads(partition) for reader in self._readers)
+
+    async def _log_states(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogState]:
+        """Return the state of compacted partitions, without those that are not there."""
+        if not self._specs:
+            self._specs = await self.topics()
+        names = {topic: self._settings.named(topic) for topic, _ in partitions}
+        begins, ends = await self.begin_offsets(partitions), await self.end_offsets(partitions)
+        async with with_deadline("looking at the logs of partitions"):
+            logs = await describe_logs(self._admin._client, names.values())
+        found: dict[TopicPartition, LogState] = {}
+        for topic, number in partitions:
+            log, spec = logs.get(names[topic]), self._specs.get(topic)
+            if log is not None and spec is not None and spec.cleanup == "compact" and number in log.epochs:
+                tp = topic, number
+                found[tp] = LogState(log.id, log.epochs[number], begins[tp], ends[tp], spec.tombstone_seconds)
+        return found
 
     def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> KafkaReader:
         reader = KafkaReader(self._settings, positions or {}, on_close=self._readers.discard)

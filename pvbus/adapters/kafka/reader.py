@@ -114,6 +114,9 @@ class KafkaReader:
             found = self._names[partition] = KafkaPartition(self._settings.named(topic), number)
         return found
 
+    def reads(self, partition: TopicPartition) -> bool:
+        return partition in self._positions
+
     # Records
 
     async def poll(self, *, timeout_seconds: float, max_records: int = 2000) -> list[Record]:

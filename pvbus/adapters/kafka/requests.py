@@ -310,6 +310,7 @@ _Metadata = request_of(
         "cluster_authorized_operations": Int32,
     },
 )
+_UNSIGNED = 2**64 - 1
 _UNKNOWN_TOPIC = errors.UnknownTopicOrPartitionError.errno
 
 
@@ -324,15 +325,41 @@ class TopicIdentity(NamedTuple):
     id: tuple[int, int]
 
 
+class TopicLogs(NamedTuple):
+    """What metadata says of the logs of a topic.
+
+    id: the topic id, a UUID as hex digits
+    epochs: the leader's epoch of each partition
+    """
+
+    id: str
+    epochs: Mapping[int, int]
+
+
+async def describe_logs(client: AIOKafkaClient, names: Iterable[str]) -> dict[str, TopicLogs]:
+    """Return the logs of topics by name, without topics that are not there or that we may not see.
+
+    Raises KafkaError.
+    """
+    return {
+        name: TopicLogs(f"{high & _UNSIGNED:016x}{low & _UNSIGNED:016x}", {p[1]: p[3] for p in partitions})
+        for code, name, high, low, _, partitions, *_ in await _metadata(client, names)
+        if code == 0
+    }
+
+
 async def identify_topics(client: AIOKafkaClient, names: Iterable[str]) -> dict[str, TopicIdentity]:
     """Return the identities of topics by name, without topics that we may not see or that have no leader yet.
 
     Raises KafkaError.
     """
-    request = _Metadata([(0, 0, name, {}) for name in names], False, False, False)
-    answer = await client.send(client.get_random_node(), request)
     return {
         name: TopicIdentity(len(partitions), (high, low))
-        for code, name, high, low, _, partitions, *_ in answer.topics
+        for code, name, high, low, _, partitions, *_ in await _metadata(client, names)
         if code in (0, _UNKNOWN_TOPIC)
     }
+
+
+async def _metadata(client: AIOKafkaClient, names: Iterable[str]) -> Any:
+    request = _Metadata([(0, 0, name, {}) for name in names], False, False, False)
+    return (await client.send(client.get_random_node(), request)).topics

@@ -95,6 +95,8 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
     drain_seconds: the limit for `revoked`, as in `Timing`
     record_bytes_max: the limit of key, value and headers of a record together
     replication: the replicas of a topic; 0 is three, or the number of brokers if there are fewer
+    snapshots: the folder of local copies of what a start would read, "" for none
+    snapshot_seconds: how often these are brought up to date
     """
 
     bootstrap: tuple[str, ...]
@@ -107,6 +109,8 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
     drain_seconds: float = 2.0
     record_bytes_max: int = 1_000_000
     replication: int = 0
+    snapshots: str = ""
+    snapshot_seconds: float = 600.0
 
     def named(self, name: str) -> str:
         """Return the name of a topic, group or transactional id in the cluster."""

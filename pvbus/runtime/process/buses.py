@@ -75,6 +75,8 @@ def kafka_settings(config: ServiceConfig) -> KafkaSettings:
         sasl=sasl,
         replication=config.kafka_replication,
         session_seconds=config.kafka_session_seconds,
+        snapshots=config.kafka_snapshots,
+        snapshot_seconds=config.kafka_snapshot_seconds,
     )
 
 

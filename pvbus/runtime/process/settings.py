@@ -57,6 +57,9 @@ class KafkaConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
     send no heartbeat before its leases move to others; if shorter, a pause of its machine costs a restore;
     if longer, the keys of a dead worker wait. Brokers accept 6 to 1800 by default.
 
+    kafka_snapshots: folder of copies of what a start reads from Kafka, so that it reads only what came since;
+    "" for none. They may be deleted at any time, and are left out where they may be wrong.
+    kafka_snapshot_seconds: how often they are brought up to date.
     schema_registry: URL of a Confluent-compatible registry without a login, where `pvbus topics --register`
     registers the schemas of the public topics; "" for none.
     """
@@ -72,6 +75,8 @@ class KafkaConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
     kafka_token_file: str = ""
     kafka_replication: Annotated[int, msgspec.Meta(ge=0, le=32_767)] = 0
     kafka_session_seconds: Annotated[float, msgspec.Meta(ge=3)] = 10.0
+    kafka_snapshots: str = ""
+    kafka_snapshot_seconds: Annotated[float, msgspec.Meta(ge=1)] = 600.0
     schema_registry: str = ""
 
 

@@ -13,7 +13,7 @@ a deletion, so from then on `poll` refuses to add to them.
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pvbus.adapters.clock import Stopwatch
@@ -24,6 +24,7 @@ from pvbus.ports.clock import Clock
 POLL_SECONDS = 1.0
 LOOK_SECONDS = 60.0  # between two checks whether reading keeps up: one request; far below any limit
 ROUNDS_MAX = 10  # a partition that always grows must not block a caller; later rounds take milliseconds
+TURN_RECORDS = 200  # of a snapshot, before others have a turn
 STALE_SECONDS = 43_200.0  # if no topic declares how long it keeps tombstones
 
 
@@ -249,6 +250,9 @@ class TableReader:
     ) -> dict[TopicPartition, int]:
         """Apply everything from 0 up to these ends, and what was written meanwhile, beside other reading.
 
+        What a snapshot has is not read. Its age, and the time that the rest took, are each at most half of
+        the time that tombstones stay.
+
         Returns the positions where reading continues.
 
         ends: the end offset of each partition
@@ -263,7 +267,8 @@ class TableReader:
         if not left:
             return dict(ends)
         topic_partitions, replays = list(left), self._replays
-        replays.begin(dict.fromkeys(topic_partitions, 0), apply)
+        positions = {**dict.fromkeys(left, 0), **await self._apply_snapshots(topic_partitions, apply)}
+        replays.begin(positions, apply)
         try:
             for _ in range(ROUNDS_MAX):
                 asked = list(left)
@@ -279,6 +284,18 @@ class TableReader:
         if begun.seconds > self._stale_seconds:
             raise StaleError("the tables were behind for too long")
         return reached
+
+    async def _apply_snapshots(
+        self, topic_partitions: Sequence[TopicPartition], apply: Callable[[Record], object]
+    ) -> dict[TopicPartition, int]:
+        """Apply what is known without reading; return where to read on."""
+        snapshots = await self._bus.snapshots(topic_partitions)
+        for snapshot in snapshots.values():
+            for number, record in enumerate(snapshot.records):
+                apply(record)
+                if not number % TURN_RECORDS:
+                    await asyncio.sleep(0)
+        return {partition: snapshot.position for partition, snapshot in snapshots.items()}
 
     async def _behind(
         self, topic_partitions: Iterable[TopicPartition], position: Callable[[TopicPartition], int]

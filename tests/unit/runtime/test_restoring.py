@@ -10,7 +10,7 @@ from pvbus.adapters.memory.virtual_time import SimulatedClock
 from pvbus.core.errors import FencedError, PermanentError, TransientError
 from pvbus.core.kernel.effects import Put
 from pvbus.core.kernel.keys import partition
-from pvbus.ports.bus import Lease, Record, TopicPartition, TopicSpec
+from pvbus.ports.bus import Lease, Record, Snapshot, TopicPartition, TopicSpec
 from pvbus.runtime.reconcile.leases import Finished, OpenLease, StepLimits, finished
 from pvbus.runtime.reconcile.reader import StaleError, TableReader
 from pvbus.runtime.reconcile.retries import Timers
@@ -32,6 +32,7 @@ class Log:
         self.length = length
         self.poll_seconds = 0.0
         self.failures = 0
+        self.known: dict[TopicPartition, Snapshot] = {}
         self.readers: list[LogReader] = []
 
     def end(self, tp: TopicPartition) -> int:
@@ -46,6 +47,9 @@ class Log:
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {tp: self.end(tp) for tp in partitions}
+
+    async def snapshots(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Snapshot]:
+        return {tp: self.known[tp] for tp in partitions if tp in self.known}
 
     def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> "LogReader":
         self.readers.append(LogReader(self, dict(positions or {})))
@@ -249,6 +253,32 @@ def test_restores_at_the_same_time_share_a_reader_and_end_apart() -> None:
             [("own", 2, offset) for offset in range(3)],
         ]
         assert len(log.readers) == 1
+
+    run_simulated(main())
+
+
+@pytest.mark.parametrize(("position", "end"), [(1, 4), (3, 4), (4, 4), (4, 2)])
+def test_a_restore_reads_only_what_came_after_a_snapshot(position: int, end: int) -> None:
+    """Its records come first. It may have what was written after the ends were asked for."""
+
+    async def main() -> None:
+        log = Log({}, length=4)
+        tp = ("own", 0)
+        known = [Record(*tp, offset, b"known", b"{}") for offset in range(position)]
+        log.known[tp] = Snapshot(position, known)
+        bus: Any = log
+        table_reader = TableReader(bus, SimulatedClock())
+        found: list[tuple[int, bytes]] = []
+        progress: list[tuple[int, int]] = []
+        reached = await table_reader.replay(
+            {tp: end},
+            lambda record: found.append((record.offset, record.key)),
+            lambda *now: progress.append(now),
+        )
+        assert reached == {tp: 4}
+        read = [(offset, f"{offset}".encode()) for offset in range(position, 4)]
+        assert found == [*((offset, b"known") for offset in range(position)), *read]
+        assert progress[-1] == (end, end)
 
     run_simulated(main())
 

@@ -46,6 +46,7 @@ PUBLISHED = ("Published", "DeletionProposed")
 SETTINGS = {
     "PVBUS_LOG_FORMAT": "json",
     "PVBUS_KAFKA_SESSION_SECONDS": str(SESSION_SECONDS),
+    "PVBUS_KAFKA_SNAPSHOT_SECONDS": "1",
     # The client removes far more at once than anybody should without being asked.
     "PVBUS_REMOVALS_MAX": "1000000",
     "PVBUS_REMOVAL_QUIET_SECONDS": "0.5",
@@ -160,7 +161,12 @@ class Deployment:
 
     @property
     def settings(self) -> dict[str, str]:
-        return {**SETTINGS, "PVBUS_BUS": self._bus, "PVBUS_KUBECONFIG": str(self.kubeconfig)}
+        return {
+            **SETTINGS,
+            "PVBUS_BUS": self._bus,
+            "PVBUS_KUBECONFIG": str(self.kubeconfig),
+            "PVBUS_KAFKA_SNAPSHOTS": str(self.folder / "snapshots"),
+        }
 
     def run(self, name: str, module: str, *arguments: str, **settings: str) -> ServiceProcess:
         """Start `python -m MODULE ARGUMENTS` as a process of this installation."""
