@@ -196,7 +196,7 @@ class KafkaBus:
         return partition[1] in held or any(reader.reads(partition) for reader in self._readers)
 
     async def _log_states(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogState]:
-        """Return the state of compacted partitions, without those that are not there."""
+        """Return the state of each of these partitions that exists and is compacted."""
         if not self._specs:
             self._specs = await self.topics()
         names = {topic: self._settings.named(topic) for topic, _ in partitions}

@@ -34,6 +34,7 @@ RENEWAL_SHARE = 0.5
 """A file is written again at this share of the age at which it is left out, whatever is new."""
 
 READ_SECONDS_MAX = 600.0
+"""How long reading on for one file may take. A log that is made again meanwhile may never get so far."""
 
 _Row = tuple[int, bytes, bytes, tuple[tuple[str, bytes], ...], int]  # offset, key, value, headers, time in ms
 
@@ -45,7 +46,7 @@ class LogState(NamedTuple):
     leader_epoch: rises with each new leader
     begin: the offset before which all records were deleted on demand
     end: the offset behind the last record
-    tombstone_seconds: how long tombstones stay at least; 0 for a topic that is not compacted
+    tombstone_seconds: how long tombstones stay at least
     """
 
     topic_id: str
@@ -159,7 +160,7 @@ class Snapshots:
         """Read and write nothing yet. Raises UsageError for a folder that cannot be, or is not ours alone.
 
         named: returns a topic's name in the cluster, which files are named after
-        look: asks for the state of partitions; without those that nothing can be said of
+        look: returns the state of each of these partitions that exists and is compacted
         reader: returns a new reader
         """
         self._folder = folder
@@ -184,7 +185,7 @@ class Snapshots:
         return found
 
     async def _read_files(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, _Known]:
-        """Return what is known of partitions, without those that Kafka says nothing of.
+        """Return the file and the log of each of these partitions that exists and is compacted.
 
         The log is looked at after the file was read: another process may write a newer one meanwhile.
         """
@@ -243,7 +244,7 @@ class Snapshots:
             return
         position, log = known.head.position if known.head is not None else 0, known.log
         rows = {row[1]: row for row in known.rows}
-        async with asyncio.timeout(READ_SECONDS_MAX):  # a log that was made again may never get so far
+        async with asyncio.timeout(READ_SECONDS_MAX):
             position = await self._read_on(partition, position, log.end, rows)
         after = (await self._look([partition])).get(partition)
         if after is None or (after.topic_id, after.begin) != (log.topic_id, log.begin):

@@ -150,7 +150,7 @@ class SqliteBus:
         return {partition: self._store.begin(self._store.lane(*partition)) for partition in partitions}
 
     async def snapshots(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Snapshot]:
-        """Return none: reading the file itself is as fast."""
+        """Return none: the bus itself is a file of this machine."""
         return {}
 
     def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> SqliteReader:

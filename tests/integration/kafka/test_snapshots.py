@@ -1,14 +1,16 @@
 """Local copies of partitions, over a real Kafka: what a start takes from them, and when it reads instead."""
 
-import asyncio
+import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from structlog.testing import capture_logs
 
 from pvbus.adapters.kafka.bus import KafkaBus
+from pvbus.adapters.kafka.settings import producer_options
 from pvbus.ports.bus import Lease, Output, Record, TopicPartition
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.kit.bus_contract import TOPICS, everything, fold, holder, read_all, settled
@@ -83,19 +85,22 @@ async def test_a_start_reads_only_what_came_since(kafka: KafkaCluster, tmp_path:
         assert (len(table), table[b"0-0"], table[b"0-new"]) == (200, b"second", b"third")
 
 
-async def test_records_of_an_aborted_step_are_in_no_file(kafka_one: KafkaCluster, tmp_path: Path) -> None:
-    """A file ends where all that is before it is decided."""
+async def test_records_of_an_aborted_transaction_are_in_no_file(
+    kafka_one: KafkaCluster, tmp_path: Path
+) -> None:
     async with harness_of(kafka_one, tmp_path) as harness, holder(harness) as (bus, leases):
         assert isinstance(bus, KafkaBus)
         await write(bus, leases[1], {"key": "committed"})
-        step = asyncio.create_task(write(bus, leases[1], {"key": "cancelled"}))
-        await asyncio.sleep(0.002)
-        step.cancel()
-        await asyncio.wait({step})
+        options = producer_options(harness.settings, f"test-{secrets.token_hex(4)}")
+        async with AIOKafkaProducer(**options) as producer:
+            await producer.begin_transaction()
+            await producer.send_and_wait(harness.settings.named("table"), b"aborted", b"key", partition=1)
+            await producer.abort_transaction()
         await asked(bus)
-        await files(tmp_path, 1)
-        other = await harness.open()
-        assert await restored(other) == fold(await read_all(other, "table"))
+        await files(tmp_path, 4)
+        (record,) = (await asked(bus))["table", 1]
+        assert record.value == b"committed"
+        assert await restored(await harness.open()) == {b"key": b"committed"}
 
 
 async def test_a_topic_that_is_made_again_is_read_from_its_beginning(

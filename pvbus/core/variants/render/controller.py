@@ -106,7 +106,7 @@ class RenderController(KeyedController[RenderState]):
                 seen.claims = {**left, **claims}
         elif topic == DESIRED:
             if value is not None:
-                desired_row(value)
+                desired_row(value)  # raises for a bad record, before the table has it
             seen.decision = value
         else:
             seen.observe(value)

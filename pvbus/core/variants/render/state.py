@@ -37,6 +37,7 @@ class RenderState(ObservedObject):
 
     @property
     def desired(self) -> DesiredRow | None:
+        """The last decision, decoded."""
         return None if self.decision is None else desired_row(self.decision)
 
     def living(self, now: float) -> PackageVariant | None:
