@@ -84,7 +84,7 @@ PRIVATE: Mapping[type, tuple[str, ...]] = {
     MessageBatch: ("_drain_waiter",),
     TransactionManager: (
         *("producer_id", "producer_epoch", "maybe_add_partition_to_txn", "add_offsets_to_txn"),
-        "_transaction_waiter",
+        *("fatal_error", "_transaction_waiter"),
     ),
 }
 """By class: what the adapter reads, sets, calls or replaces, and is not documented."""
@@ -116,7 +116,7 @@ def _names_of(kind: type) -> set[str]:
 
 
 async def stop_producer(producer: AIOKafkaProducer) -> None:
-    """Stop a producer, and discard the outcome of its records."""
+    """Stop a producer. Its unfinished records, offsets and transaction fail with ProducerClosed."""
     accumulator = producer._message_accumulator
     if not await _has_ended(producer.stop()):
         accumulator.fail_all(ProducerClosed())
@@ -129,9 +129,17 @@ async def stop_producer(producer: AIOKafkaProducer) -> None:
     for batches in accumulator._batches.values():
         for batch in batches:
             retrieve_error(batch._drain_waiter)
-    waiter = producer._txn_manager._transaction_waiter
-    if waiter is not None:
-        retrieve_error(waiter)
+    _fail_transaction(producer._txn_manager)
+
+
+def _fail_transaction(manager: TransactionManager) -> None:
+    """Fail the offsets and the end of a transaction that a stopped producer does not send any longer."""
+    waiter = manager._transaction_waiter
+    if waiter is None:
+        return
+    if not waiter.done():
+        manager.fatal_error(ProducerClosed())
+    retrieve_error(waiter)
 
 
 async def stop_consumer(consumer: AIOKafkaConsumer) -> None:

@@ -22,10 +22,10 @@ from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.membership import KafkaMembership
 from pvbus.adapters.kafka.settings import producer_options
 from pvbus.adapters.kafka.writer import Writer
-from pvbus.core.errors import FencedError, PvbusError, TooLargeError
+from pvbus.core.errors import FencedError, PvbusError, TooLargeError, TransientError
 from pvbus.ports.bus import Lease, Output, Record, TopicSpec
 from tests.contract.bus.kafka_harness import KafkaHarness
-from tests.kit.bus_contract import expect, ignore, settled
+from tests.kit.bus_contract import expect, ignore, settled, turns
 from tests.tools.kafka import KafkaCluster, restarted, running
 from tests.tools.kafkarequests import COMMIT_OFFSETS, END_TRANSACTION, PRODUCE
 
@@ -327,6 +327,31 @@ async def test_a_rebalance_in_the_middle_of_a_step(kafka: KafkaCluster) -> None:
         found = await shared.judge()
     assert found == counts
     assert all(found[n] == 2 for n in range(LEASES) if outcomes[n] is None)
+
+
+async def test_steps_that_wait_for_kafka_end_with_their_leases(kafka: KafkaCluster) -> None:
+    """A worker leaves its group while a step waits for its records, one for its offsets, and one for its
+    end: all of them end with it, not at their deadlines, as the worker's other leases may wait for them."""
+    awaited, waiting = (PRODUCE, COMMIT_OFFSETS, END_TRANSACTION), asyncio.Semaphore(0)
+    held: dict[AIOKafkaConnection, int] = {}
+
+    async def hold(connection: Any, request: Any, send: Callable[[], Awaitable[Any]]) -> Any:
+        if held.get(connection) == request.API_KEY:
+            waiting.release()
+            await asyncio.Event().wait()
+        return await send()
+
+    async with sharing(kafka) as shared:
+        await shared.all_steps(list(range(LEASES)), 0, 1)
+        for number, key in enumerate(awaited):
+            held |= dict.fromkeys(shared.connections(number), key)
+        with changed_requests(hold):
+            steps = [asyncio.create_task(shared.step(number, 1)) for number in range(len(awaited))]
+            for _ in awaited:
+                await waiting.acquire()
+            await shared.membership.leave()
+            await turns(100)
+            assert [each.done() and type(each.exception()) for each in steps] == [TransientError] * len(steps)
 
 
 async def test_who_was_frozen_before_its_producer_started_writes_nothing(

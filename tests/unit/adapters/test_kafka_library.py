@@ -3,9 +3,11 @@
 import logging
 
 import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import ProducerClosed
 
 from pvbus.adapters.kafka import library
-from pvbus.adapters.kafka.library import filter_logs
+from pvbus.adapters.kafka.library import filter_logs, stop_producer
 
 
 def test_only_the_rebalance_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -44,3 +46,23 @@ def test_not_every_sentence_is_remembered(monkeypatch: pytest.MonkeyPatch) -> No
     for number in range(50):
         assert repeated.filter(logging.makeLogRecord({"msg": f"correlation {number}"}))
         assert len(repeated._logged_at) <= 5
+
+
+@pytest.mark.parametrize("is_committing", [False, True])
+async def test_who_waits_for_a_stopped_producer_is_told(is_committing: bool) -> None:
+    """A step that waits for its offsets, or for the end of its transaction, ends with the producer."""
+    producer = AIOKafkaProducer(bootstrap_servers="nowhere:1", transactional_id="one")
+    manager = producer._txn_manager
+    manager.set_pid_and_epoch(1, 0)
+    manager.begin_transaction()
+    offsets = manager.add_offsets_to_txn({}, "group")
+    if is_committing:
+        manager.committing_transaction()
+    await stop_producer(producer)
+    for future in (offsets, manager.wait_for_transaction_end()):
+        assert isinstance(future.exception(), ProducerClosed)
+
+
+async def test_a_producer_that_wrote_nothing_stops() -> None:
+    """There is no transaction that anybody waits for."""
+    await stop_producer(AIOKafkaProducer(bootstrap_servers="nowhere:1", transactional_id="one"))
