@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from pvbus.adapters.clock import Stopwatch
 from pvbus.adapters.files import open_plain, reason_of, seal_of, write_private
-from pvbus.core.errors import PvbusError, UsageError
+from pvbus.core.errors import PvbusError, TransientError, UsageError
 from pvbus.ports.bus import Reader, Record, Snapshot, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.telemetry.logs import get_logger
@@ -35,6 +36,11 @@ RENEWAL_SHARE = 0.5
 
 READ_SECONDS_MAX = 600.0
 """How long reading on for one file may take. A log that is made again meanwhile may never get so far."""
+
+LOOK_SECONDS_MAX = 5.0
+"""How long a start waits for what Kafka says of its logs."""
+PAUSE_SECONDS = 60.0
+"""How long it does not ask again: each partition that is restored would wait anew."""
 
 _Row = tuple[int, bytes, bytes, tuple[tuple[str, bytes], ...], int]  # offset, key, value, headers, time in ms
 
@@ -169,16 +175,30 @@ class Snapshots:
         self._look = look
         self._reader = reader
         self._due: dict[TopicPartition, _Due] = {}
+        self._failed: Stopwatch | None = None
         self._log = get_logger("snapshots")
         self.wanted: set[TopicPartition] = set()
         _make_own(folder)
 
     async def load(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Snapshot]:
-        """Return the snapshots that there are of partitions. Raises TransientError."""
+        """Return the snapshots that there are of partitions, none of them after a request that failed.
+
+        Without them a start takes longer, but it must not wait for what it can do without.
+        """
         self.wanted.update(partitions)
+        if self._failed is not None and self._failed.seconds < PAUSE_SECONDS:
+            return {}
         files = [partition for partition in partitions if self._path(partition).exists()]
         found: dict[TopicPartition, Snapshot] = {}
-        for (topic, number), (head, rows, _) in (await self._read_files(files)).items():
+        try:
+            async with asyncio.timeout(LOOK_SECONDS_MAX):
+                known = await self._read_files(files)
+        except (TransientError, TimeoutError) as exc:
+            self._failed = Stopwatch(self._clock)
+            why = reason_of(exc) or "Kafka does not answer"
+            self._log.warning("snapshots are left out", seconds=PAUSE_SECONDS, why=why)
+            return {}
+        for (topic, number), (head, rows, _) in known.items():
             if head is not None:
                 records = [Record(topic, number, *row) for row in rows]
                 found[topic, number] = Snapshot(head.position, records)

@@ -24,6 +24,7 @@ from pvbus.ports.clock import Clock
 POLL_SECONDS = 1.0
 LOOK_SECONDS = 60.0  # between two checks whether reading keeps up: one request; far below any limit
 ROUNDS_MAX = 10  # a partition that always grows must not block a caller; later rounds take milliseconds
+SNAPSHOTS_MAX = 4  # in memory at a time
 TURN_RECORDS = 200  # of a snapshot, before others have a turn
 STALE_SECONDS = 43_200.0  # if no topic declares how long it keeps tombstones
 
@@ -135,6 +136,7 @@ class TableReader:
         self._clock = clock
         self._reader = bus.reader()
         self._replays = _Replays(bus)
+        self._snapshots_turn = asyncio.Lock()
         self._waiting: list[_Waiter] = []
         self._pausable = frozenset(pausable)
         self.is_paused = False
@@ -288,7 +290,21 @@ class TableReader:
     async def _apply_snapshots(
         self, topic_partitions: Sequence[TopicPartition], apply: Callable[[Record], object]
     ) -> dict[TopicPartition, int]:
-        """Apply what is known without reading; return where to read on."""
+        """Apply what is known without reading; return where to read on.
+
+        A few partitions have their turn at a time, of all that are restored: else memory would hold every
+        table twice.
+        """
+        positions: dict[TopicPartition, int] = {}
+        for first in range(0, len(topic_partitions), SNAPSHOTS_MAX):
+            async with self._snapshots_turn:
+                some = topic_partitions[first : first + SNAPSHOTS_MAX]
+                positions.update(await self._apply_some_snapshots(some, apply))
+        return positions
+
+    async def _apply_some_snapshots(
+        self, topic_partitions: Sequence[TopicPartition], apply: Callable[[Record], object]
+    ) -> dict[TopicPartition, int]:
         snapshots = await self._bus.snapshots(topic_partitions)
         for snapshot in snapshots.values():
             for number, record in enumerate(snapshot.records):

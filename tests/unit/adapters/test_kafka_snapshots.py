@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +299,30 @@ def test_a_file_that_another_process_has_just_written_is_no_loss_of_records(tmp_
         with capture_logs() as lines:
             assert (await restored(partition, tmp_path))[1] == 50
         assert lines == []
+
+    run_simulated(main())
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_start_does_not_wait_for_a_kafka_that_says_nothing_of_its_logs(
+    is_silent: bool, tmp_path: Path
+) -> None:
+    """It reads from 0, as all partitions do that are restored in the next minute."""
+
+    async def main() -> None:
+        partition, _ = await _filled(tmp_path)
+        snapshots, loop = snapshots_of(partition, tmp_path), asyncio.get_running_loop()
+        partition.failing = not is_silent
+        partition.meanwhile = partial(asyncio.sleep, 1000) if is_silent else None
+        began = loop.time()
+        with capture_logs() as lines:
+            assert await snapshots.load([TP]) == {}
+            assert await snapshots.load([TP]) == {}
+        assert [line["event"] for line in lines] == ["snapshots are left out"]
+        assert loop.time() - began <= 5
+        partition.failing = False
+        await asyncio.sleep(61)
+        assert (await snapshots.load([TP]))[TP].position == 50
 
     run_simulated(main())
 

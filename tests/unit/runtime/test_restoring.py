@@ -1,6 +1,7 @@
 """What must have been read before anything is decided."""
 
 import asyncio
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -279,6 +280,41 @@ def test_a_restore_reads_only_what_came_after_a_snapshot(position: int, end: int
         read = [(offset, f"{offset}".encode()) for offset in range(position, 4)]
         assert found == [*((offset, b"known") for offset in range(position)), *read]
         assert progress[-1] == (end, end)
+
+    run_simulated(main())
+
+
+def test_restores_at_the_same_time_have_few_snapshots_in_memory() -> None:
+    class Rows(list[Record]):
+        """A list that says when it is gone."""
+
+    class FileLog(Log):
+        """Whose snapshots are in no other place than in what it returns."""
+
+        def __init__(self) -> None:
+            super().__init__({})
+            self.made: list[weakref.ref[Rows]] = []
+            self.most = 0
+
+        async def snapshots(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Snapshot]:
+            rows = {tp: Rows([Record(*tp, 0, b"key", b"{}")] * 500) for tp in partitions}
+            self.made += map(weakref.ref, rows.values())
+            self.most = max(self.most, sum(made() is not None for made in self.made))
+            await asyncio.sleep(0.01)
+            return {tp: Snapshot(2, each) for tp, each in rows.items()}
+
+    async def main() -> None:
+        log = FileLog()
+        bus: Any = log
+        table_reader = TableReader(bus, SimulatedClock())
+        found: list[Record] = []
+        restores = [{("own", 10 * lease + number): 2 for number in range(6)} for lease in range(3)]
+        reached = await asyncio.gather(
+            *(table_reader.replay(ends, found.append, lambda *_: None) for ends in restores)
+        )
+        assert reached == restores
+        assert len(found) == 500 * 18
+        assert log.most <= 4
 
     run_simulated(main())
 
