@@ -16,6 +16,8 @@ SETTINGS, OWN_SETTINGS = "pvbus", "pvbus-settings"
 """ConfigMaps: ours, which an upgrade overwrites, and the user's, which no command of ours touches."""
 KAFKA_SECRET = "pvbus-kafka"
 KAFKA_FOLDER = "/etc/pvbus/kafka"
+CACHE_FOLDER = "/var/cache/pvbus"
+"""Where a service finds what it wrote before its container was started again. A new pod has an empty one."""
 
 
 class Options(NamedTuple):

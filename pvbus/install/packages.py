@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pvbus.core.api.variants import PORCH_GROUP
 from pvbus.core.kernel.rights import PACKAGES, STORE_RIGHTS, STORE_SECRETS
 from pvbus.install.network import API_SERVER_PORTS, destinations, policy, port_rule
-from pvbus.install.objects import PORT, PORT_NAME, Object, Options, labels, new, service_name
+from pvbus.install.objects import CACHE_FOLDER, PORT, PORT_NAME, Object, Options, labels, new, service_name
 from pvbus.install.roles import RBAC, granted, rule_of
 from pvbus.install.workloads import budget, deployment
 from pvbus.runtime.process.settings import PackagesConfig
@@ -18,7 +18,6 @@ from pvbus.runtime.process.settings import PackagesConfig
 SERVICE = service_name(PACKAGES)
 SERVING_PORT = PackagesConfig().serving_port
 SERVING_SECRET, SERVING_FOLDER = f"{SERVICE}-serving", "/etc/pvbus/serving"
-DATA_FOLDER = "/var/cache/pvbus"
 GIT_PORTS = (22, 80, 443)
 """The ports of git servers. Another one takes a NetworkPolicy of the user's."""
 VERSION = "v1alpha1"
@@ -75,7 +74,7 @@ def _rights(options: Options) -> Iterator[Object]:
 def _settings(namespace: str) -> Object:
     """Return what differs from the defaults. The user's ConfigMap pvbus-settings-packages is stronger."""
     values = {
-        "PVBUS_PACKAGES_DATA": DATA_FOLDER,
+        "PVBUS_PACKAGES_DATA": CACHE_FOLDER,
         "PVBUS_SERVING_NAME": f"{SERVICE}.{namespace}.svc",
         "PVBUS_SERVING_PORT": str(SERVING_PORT),
         "PVBUS_SERVING_WRITE_AUTHORITY": "true",
@@ -107,7 +106,6 @@ def _deployment(options: Options) -> Object:
     container["ports"].append({"name": "https", "containerPort": SERVING_PORT, "protocol": "TCP"})
     pod["volumes"] = [
         *(volume for volume in pod["volumes"] if volume["name"] != "kafka"),
-        {"name": "cache", "emptyDir": {}},
         {
             "name": "serving",
             "projected": {
@@ -118,7 +116,6 @@ def _deployment(options: Options) -> Object:
     ]
     container["volumeMounts"] = [
         *(mount for mount in container["volumeMounts"] if mount["name"] != "kafka"),
-        {"name": "cache", "mountPath": DATA_FOLDER},
         {"name": "serving", "mountPath": SERVING_FOLDER, "readOnly": True},
     ]
     return made

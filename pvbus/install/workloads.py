@@ -9,6 +9,7 @@ import msgspec
 from pvbus.core.kernel.rights import ALL_RIGHTS
 from pvbus.core.kernel.topics import PLATFORM, SERVICES
 from pvbus.install.objects import (
+    CACHE_FOLDER,
     KAFKA_FOLDER,
     KAFKA_SECRET,
     OWN_SETTINGS,
@@ -150,6 +151,7 @@ def _pod(service: str, options: Options) -> Object:
         "containers": [_container(service, options.image)],
         "volumes": [
             {"name": "tmp", "emptyDir": {"sizeLimit": "2Gi" if service in PLATFORM else "64Mi"}},
+            {"name": "cache", "emptyDir": {}},
             {"name": "kafka", "projected": {"defaultMode": 0o440, "sources": _secrets(service)}},
         ],
     }
@@ -195,6 +197,7 @@ def _container(service: str, image: str) -> Object:
         },
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "cache", "mountPath": CACHE_FOLDER},
             {"name": "kafka", "mountPath": KAFKA_FOLDER, "readOnly": True},
         ],
     }

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_address, ip_network
+from pathlib import Path
 
 import pytest
 import yaml
@@ -36,6 +37,7 @@ from pvbus.telemetry import metrics
 from tests.tools.kubernetesmodels import problems_of
 from tests.tools.promql import metric_names
 
+OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 OPTIONS = Options(bus="kafka://one:9092,two:9093,three:9092/blue")
 ALL = list(manifests.objects(manifests.STANDALONE, OPTIONS, manifests.COMPONENTS))
 FOREIGN = ("ServiceMonitor", "PrometheusRule", "ScaledObject")
@@ -156,6 +158,16 @@ def test_the_package_store_is_what_its_api_service_names() -> None:
 def test_porchs_api_is_left_to_porch() -> None:
     made = list(manifests.objects(manifests.WITH_PORCH, OPTIONS))
     assert not [obj for obj in made if "packages" in obj["metadata"]["name"] or obj["kind"] == "APIService"]
+
+
+@pytest.mark.parametrize("service", ALL_SERVICES)
+def test_a_service_can_write_where_the_documents_say_that_snapshots_go(service: str) -> None:
+    """In a volume that is its own, of a container whose root file system is read-only."""
+    (container,) = pods()[f"pvbus-{service}"]["containers"]
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "cache"]
+    assert f"`{mount['mountPath']}/snapshots`" in OPERATIONS.read_text()
+    assert {"name": "cache", "emptyDir": {}} in pods()[f"pvbus-{service}"]["volumes"]
+    assert not mount.get("readOnly")
 
 
 @pytest.mark.parametrize("service", ALL_SERVICES)
