@@ -37,6 +37,8 @@ _NOT_OURS = (errors.TopicAuthorizationFailedError.errno, errors.UnknownTopicOrPa
 """Topics of others in the same cluster: we may have no right to them, and they may be deleted at any time."""
 
 _IN_SYNC = "min.insync.replicas"
+_COMPARED = ("cleanup.policy", "retention.ms", "delete.retention.ms", _IN_SYNC)
+"""What is asked of a topic's settings: all of them would be ten times as much to read at each start."""
 
 
 class _Found(NamedTuple):
@@ -44,7 +46,7 @@ class _Found(NamedTuple):
 
     spec: its properties in the form of a declaration
     replication: the replicas of a partition
-    config: its settings, by Kafka's names
+    config: those of its settings that are compared, by Kafka's names
     """
 
     spec: TopicSpec
@@ -113,7 +115,10 @@ class Catalogue:
         }
         if not listed:
             return {}
-        resources = [ConfigResource(ConfigResourceType.TOPIC, self._settings.named(name)) for name in listed]
+        asked = dict.fromkeys(_COMPARED)
+        resources = [
+            ConfigResource(ConfigResourceType.TOPIC, self._settings.named(name), asked) for name in listed
+        ]
         configs: dict[str, dict[str, str]] = {}
         for answer in await self._admin.describe_configs(resources):
             for code, text, _, topic, entries in answer.resources:
@@ -156,12 +161,14 @@ class Catalogue:
         wanted = topic_config(spec, copies, self._settings.record_bytes_max)
         # Retention has no effect on a compacted topic. With fewer replicas, a lower min.insync.replicas is a
         # consequence: only the number of replicas is reported.
-        compared = ["cleanup.policy", "delete.retention.ms"]
-        if spec.retention_seconds is not None:
-            compared.insert(1, "retention.ms")
-        if found.replication >= copies:
-            compared.append(_IN_SYNC)
-        changes = [each for each in compared if _differs(each, found.config.get(each), wanted[each])]
+        ignored = {"retention.ms"} if spec.retention_seconds is None else set()
+        if found.replication < copies:
+            ignored.add(_IN_SYNC)
+        changes = [
+            each
+            for each in _COMPARED
+            if each not in ignored and _differs(each, found.config.get(each), wanted[each])
+        ]
         if changes:
             reported = ", ".join(f"{each} is {found.config.get(each)}" for each in changes)
             settings = ",".join(f"{each}={wanted[each]}" for each in changes)
