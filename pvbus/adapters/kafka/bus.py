@@ -241,8 +241,7 @@ class KafkaBus:
         return membership
 
     async def _count_partitions(self, group: str, topics: Sequence[str]) -> int:
-        async with with_deadline(f"looking for the topics of {group}"):
-            return common_count(group, {await self._catalogue.partitions(topic) for topic in topics})
+        return common_count(group, {await self._catalogue.partitions(topic) for topic in topics})
 
     async def describe(self, group: str, topics: Sequence[str]) -> GroupState:
         partitions = await self._count_partitions(group, topics)

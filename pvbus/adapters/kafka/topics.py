@@ -14,7 +14,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.protocol.metadata import MetadataRequest
 
 from pvbus.adapters.checks import check_partition
-from pvbus.adapters.kafka.errors import FOREIGN
+from pvbus.adapters.kafka.errors import FOREIGN, with_deadline
 from pvbus.adapters.kafka.requests import TopicIdentity, check_code, identify_topics
 from pvbus.adapters.kafka.settings import (
     BROKER_MESSAGE_BYTES,
@@ -55,7 +55,10 @@ class _Found(NamedTuple):
 
 
 class Catalogue:
-    """The topics of this installation. Raises KafkaError, which the bus translates."""
+    """The topics of this installation. Raises KafkaError, which the bus translates.
+
+    `partitions` and `check_partition` translate it themselves, as steps need them, too.
+    """
 
     def __init__(self, admin: AIOKafkaAdminClient, settings: KafkaSettings) -> None:
         self._admin = admin
@@ -97,7 +100,8 @@ class Catalogue:
     async def partitions(self, name: str) -> int:
         """Return a topic's partition count. An unknown topic is a bug of the caller: PermanentError."""
         if name not in self._partitions:
-            await self._find({name})
+            async with with_deadline(f"looking for topic {name}"):
+                await self._find({name})
         if name not in self._partitions:
             raise PermanentError(f"no topic {name}", reason="UnknownTopic")
         return self._partitions[name]

@@ -2,18 +2,21 @@
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
 import pytest
 
-from pvbus.adapters.kafka import requests, writer
+from pvbus.adapters.kafka import bus as kafka_bus
+from pvbus.adapters.kafka import requests, topics, writer
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.errors import with_deadline
 from pvbus.adapters.kafka.settings import KafkaSettings
 from pvbus.core.errors import TransientError
-from pvbus.ports.bus import Output
+from pvbus.ports.bus import Lease, Output
 from tests.contract.bus.kafka_harness import KafkaHarness
-from tests.kit.bus_contract import expect, fold, holder, read_all
+from tests.kit.bus_contract import GROUP, TOPICS, expect, fold, holder, ignore, read_all
 from tests.tools.kafka import Broker, KafkaCluster
 from tests.tools.ports import free_ports
 
@@ -25,7 +28,8 @@ CLOSE_SECONDS = 20.0
 
 @pytest.fixture
 def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "with_deadline", partial(with_deadline, seconds=DEADLINE_SECONDS))
+    for module in (kafka_bus, topics, writer):
+        monkeypatch.setattr(module, "with_deadline", partial(with_deadline, seconds=DEADLINE_SECONDS))
     monkeypatch.setattr(requests, "ANSWER_SECONDS_MAX", DEADLINE_SECONDS)
 
 
@@ -72,15 +76,37 @@ async def test_without_a_deadline_a_step_hangs(
         await step_against_frozen(kafka_to_break, DEADLINE_SECONDS + 1)
 
 
+def questions(bus: KafkaBus, lease: Lease) -> list[Coroutine[Any, Any, object]]:
+    """Return one of each call that asks the broker. The topic of the steps was never looked up."""
+    del bus._catalogue._partitions["events"]  # as if another worker had made the topic
+    return [
+        bus.step(lease, [Output("events", 0, b"k", b"v")]),
+        bus.step(lease, [], {"events": 1}),
+        bus.committed(lease, ["table"]),
+        bus.end_offsets([("events", 0)]),
+        bus.begin_offsets([("events", 0)]),
+        bus.create_topics(TOPICS),
+        bus.check_topics(TOPICS),
+        bus.topics(),
+        bus.describe(GROUP, ["table"]),
+        bus.readers_of(["table"]),
+        bus.join("other", ["table"], assigned=ignore, revoked=ignore),
+    ]
+
+
 @pytest.mark.usefixtures("short_deadline")
 async def test_closing_does_not_need_the_broker(kafka_to_break: KafkaCluster) -> None:
-    """With the broker dead in the middle of a step, a bus closes in time and leaves no task behind."""
+    """With the broker dead, each call says in our words that it has no answer, a step ends in time, and a bus
+    closes in time and leaves no task behind."""
     harness = KafkaHarness(kafka_to_break.bootstrap)
     async with holder(harness) as (bus, leases):
         await bus.step(leases[0], [Output("out", 0, b"k", b"v")], {"table": 1})
         reader = bus.reader({("out", 0): 0})
         await reader.poll(timeout_seconds=1)
         kafka_to_break.brokers[0].kill()
+        assert isinstance(bus, KafkaBus)
+        asked = await asyncio.gather(*questions(bus, leases[0]), return_exceptions=True)
+        assert {type(answer) for answer in asked} == {TransientError}, asked
         steps = [
             asyncio.create_task(bus.step(lease, [Output("out", 1, b"k", b"v")], {"table": 2}))
             for lease in leases
