@@ -82,6 +82,7 @@ class Workers:
         self._wait_seconds_max = wait_seconds_max
         self._idle_seconds = idle_seconds
         self._idle: list[asyncio.subprocess.Process] = []
+        self._ending: list[asyncio.subprocess.Process] = []
         self._free = asyncio.Semaphore(workers_max)
         self._waiting = 0
         self._expiry: asyncio.TimerHandle | None = None
@@ -106,10 +107,12 @@ class Workers:
             self._waiting -= 1
 
     async def stop(self) -> None:
-        """End the idle workers. Those at work end with their request."""
+        """End the idle workers, and wait for them. Those at work end with their request."""
         self._is_stopped = True
         if self._expiry is not None:
             self._expiry.cancel()
+        self._idle += self._ending
+        self._ending.clear()
         while self._idle:
             worker = self._idle.pop()
             try:
@@ -172,9 +175,10 @@ class Workers:
             self._expiry = asyncio.get_running_loop().call_later(self._idle_seconds, self._expire)
 
     def _expire(self) -> None:
-        """End the idle workers, as no job has ended for some time."""
-        while self._idle:
-            worker = self._idle.pop()
+        """Close the input of the idle workers, so that they end. `stop` waits for them."""
+        self._ending = [worker for worker in self._ending if worker.returncode is None] + self._idle
+        self._idle = []
+        for worker in self._ending:
             assert worker.stdin is not None
             worker.stdin.close()
 

@@ -364,6 +364,14 @@ async def test_processes_without_a_job_end_and_start_again() -> None:
         assert works.threads.count == 0
 
 
+async def test_stop_waits_for_processes_that_were_idle_for_too_long() -> None:
+    async with both(idle_seconds=0.0) as works:
+        await works.beside.render(PACKAGE)
+        await asyncio.sleep(0.001)
+        await works.beside.stop()
+        assert processes() == []
+
+
 async def test_stop_ends_processes_and_those_at_work_with_their_job() -> None:
     async with both(work=MISBEHAVING) as works:
         slow = asyncio.create_task(works.beside.render({**PACKAGE, "note.txt": SLOW}))
