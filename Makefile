@@ -77,9 +77,9 @@ demo-rollout: setup-run
 # 5 is pytest's code for a selection that is empty, as TESTS may make one of what is left out. None of what is left
 # out is in tests/unit, which has most of the tests: each phase would take half a minute to look through it.
 # The tests of all phases wait a third to half of the time: for processes, rollouts, restarts, sessions and
-# rebalances. So there are two more at a time than there are cores.
+# rebalances. So there are two more at a time than there are cores, and fewer where the cores are slow.
 PYTEST = .venv/bin/python -m pytest $(if $(CI),-q --durations=30)
-AT_ONCE = -n $$(($(WORKERS) + 2))
+AT_ONCE = -n $$(.venv/bin/python -m tests.tools.pace $(WORKERS))
 BY_GROUP = $(AT_ONCE) --dist loadgroup
 BY_FILE = $(AT_ONCE) --dist loadfile --no-loadscope-reorder --randomly-dont-reorganize
 OFTEN = not kafka and not cluster and not long

@@ -18,11 +18,12 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.tools.pace import patience
 from tests.tools.warmcommand import run_command
 
 CHECKOUT = Path(__file__).parents[2]
-READY_SECONDS_MAX = 60.0
-END_SECONDS_MAX = 30.0
+READY_SECONDS_MAX = patience(60.0)
+END_SECONDS_MAX = patience(30.0)
 
 
 class NotReadyError(Exception):

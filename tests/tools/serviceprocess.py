@@ -14,11 +14,12 @@ from typing import Any
 
 from pvbus.install.objects import NAMESPACE, service_name
 from tests.tools.kafka import _detach
+from tests.tools.pace import patience
 from tests.tools.ports import free_ports
 from tests.tools.realcluster import RealCluster
 
-START_SECONDS_MAX = 90.0
-END_SECONDS_MAX = 30.0
+START_SECONDS_MAX = patience(90.0)
+END_SECONDS_MAX = patience(30.0)
 _GROUPS = ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}")
 
 

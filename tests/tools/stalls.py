@@ -118,7 +118,7 @@ def stalls_found() -> Iterator[list[Stall]]:
         seconds = clock() - began
         looking.since = 0.0
         if seconds - collecting[1] > STALL_SECONDS and (name := _name_of(handle)):
-            seconds = (seconds - collecting[1]) / _slowness()
+            seconds = (seconds - collecting[1]) / _thread_slowness()
             limit = STALL_SECONDS if looking.trace else STALL_UNSEEN_SECONDS
             if seconds > limit and not any(part in looking.trace for part in _ONCE):
                 found.append(Stall(seconds, name, looking.trace))
@@ -145,7 +145,7 @@ def _name_of(handle: asyncio.Handle) -> str:
     return "" if is_tests else f"{code.co_filename}: {code.co_qualname}"
 
 
-def _slowness() -> float:
+def _thread_slowness() -> float:
     """Return how much slower than a free machine this one computes now, 1.0 if it is not slower."""
     began = time.thread_time()
     for _ in range(LOOPS):

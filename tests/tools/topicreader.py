@@ -23,10 +23,11 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from tests.tools.busfile import Row, Snapshot
+from tests.tools.pace import patience
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = patience(60.0)
 REQUEST_SECONDS = 20.0
-UNDECIDED_SECONDS_MAX = 60.0
+UNDECIDED_SECONDS_MAX = patience(60.0)
 """A transaction that nobody ends is ended by the broker: after its timeout, 20 s for ours, at the next of the
 looks that it takes each 10 s; more on a busy machine."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import KafkaSettings
+from tests.tools.pace import patience
 
 
 class KafkaHarness:
@@ -16,11 +17,11 @@ class KafkaHarness:
     record_bytes_max = 10_000
     session_seconds = 10.0
     drain_seconds = 4.0  # twice the usual: a busy machine must not look like a worker that hangs
-    handover_seconds = 6.0  # two rebalances, each as long as a heartbeat, and a producer for each lease
+    handover_seconds = patience(6.0)  # two rebalances, each of a heartbeat, and a producer for each lease
     expiry_seconds = 30.0  # the cleaner's turns, and a segment must be closed first
     wake_seconds = 1.0
-    visible_within_seconds = 5.0
-    margin_seconds = 3.0
+    visible_within_seconds = patience(5.0)
+    margin_seconds = patience(3.0)
     suspensions_min = 2  # for its records and offsets, and for the commit
 
     def __init__(self, bootstrap: str, bus_class: type[KafkaBus] = KafkaBus, **settings: Any) -> None:

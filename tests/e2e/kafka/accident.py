@@ -25,8 +25,9 @@ from tests.bench.children import eventually
 from tests.bench.deployment import Deployment, fresh_bus
 from tests.bench.fleet import CHAIN, FIVE_EXPRESSIONS, SETS, TARGETS, VARIANTS, Fleet, target, variant_set
 from tests.tools.kafka import KafkaCluster
+from tests.tools.pace import patience
 
-CREATE_SECONDS_MAX = 60.0
+CREATE_SECONDS_MAX = patience(60.0)
 
 
 class Accident:

@@ -43,10 +43,11 @@ from tests.e2e.kafka.promotionjudge import (
 from tests.integration.kafka.faults.deployment import START_SECONDS_MAX, Deployment, ServiceProcess
 from tests.tools.busfile import Row
 from tests.tools.kafka import KafkaCluster, restarted
+from tests.tools.pace import patience
 from tests.tools.topicreader import row_of
 
 SETTLE = "3s"
-SECONDS_MAX = 120.0
+SECONDS_MAX = patience(120.0)
 QUIET_SECONDS = 2.0
 LOOK_SECONDS = 0.01
 NAME = "default/fleet"

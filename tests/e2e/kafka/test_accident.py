@@ -12,6 +12,7 @@ import pytest
 from pvbus.cli.confirm import NothingHeldError
 from tests.e2e.kafka.accident import Accident, accidents
 from tests.tools.kafka import KafkaCluster
+from tests.tools.pace import patience
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(1_800)]
 
@@ -20,8 +21,8 @@ RESTING = max(6, VARIANTS // 10)
 """Variants of the selector that is not mistyped."""
 LABELS = {1: max(10, VARIANTS // 50), 20: max(40, VARIANTS // 3), 200: VARIANTS}
 """How many labels are mistyped, by the rate per second."""
-SETTLED_SECONDS_MAX = 60.0 + VARIANTS / 20
-TOKEN_SECONDS_MAX = 150.0  # one that was shown stands for a minute before another one replaces it
+SETTLED_SECONDS_MAX = patience(60.0 + VARIANTS / 20)
+TOKEN_SECONDS_MAX = patience(150.0)  # one that was shown stands for a minute before another one replaces it
 LATE_SECONDS = 7.0
 """Longer than removals wait for quiet: what is going to be deleted by mistake is deleted by then."""
 

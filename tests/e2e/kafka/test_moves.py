@@ -14,10 +14,11 @@ from pvbus.runtime.process.assembly import partition_count
 from tests.e2e.kafka.conftest import Installed
 from tests.e2e.kafka.job import addresses, ask
 from tests.tools.installation import CHECKOUT, environment
+from tests.tools.pace import patience
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = patience(60.0)
 Held = Mapping[tuple[str, int], tuple[str, int]]
 """(service, partition) to (address of the worker, epoch of the lease)."""
 

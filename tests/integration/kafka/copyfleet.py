@@ -18,10 +18,11 @@ from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Lease, Output
 from tests.integration.kafka.copying import BATCH, COPY, IN, PARTITIONS, revoked, settings
 from tests.tools.kafka import KafkaCluster
+from tests.tools.pace import patience
 from tests.tools.topicreader import TopicReader
 
 CATCH_UP_SECONDS = 90.0
-GOING_ON_SECONDS_MAX = 120.0
+GOING_ON_SECONDS_MAX = patience(120.0)
 MARKERS_SECONDS = 1.0
 """How long the parts of one step may become visible apart from each other, on a busy machine."""
 

@@ -32,13 +32,14 @@ from tests.e2e.faults.fleet import REPOSITORY, REVISION, SET, VARIANT, Fleet
 from tests.tools.busfile import Snapshot
 from tests.tools.installation import environment
 from tests.tools.kafka import KafkaCluster, _detach
+from tests.tools.pace import patience
 from tests.tools.topicreader import TopicReader
 
 SESSION_SECONDS = 6.0
 PARTITIONS = 12
-START_SECONDS_MAX = 90.0
-STOP_SECONDS_MAX = 30.0
-CONVERGED_SECONDS_MAX = 120.0
+START_SECONDS_MAX = patience(90.0)
+STOP_SECONDS_MAX = patience(30.0)
+CONVERGED_SECONDS_MAX = patience(120.0)
 QUIET_SECONDS = 3.0
 REPORTED_SECONDS_MAX = 20.0
 CLUSTERS_PER_REGION = 5
