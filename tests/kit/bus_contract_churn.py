@@ -96,10 +96,10 @@ class Churn:
         for holders in self.open.values():
             holders.discard(worker)
 
-    def all_write(self) -> bool:
-        """Return whether the last epoch written to each partition is its holder's."""
+    def silent(self) -> list[Lease]:
+        """Return the leases whose holders were not the last to write to their partitions."""
         leases = (lease for worker in self.workers for lease in worker.leases().values())
-        return all(self.epochs[lease.partition][-1:] == [lease.epoch] for lease in leases)
+        return [lease for lease in leases if self.epochs[lease.partition][-1:] != [lease.epoch]]
 
     async def run(self) -> None:
         await self.add()
@@ -131,9 +131,14 @@ def churn(seed: int) -> Check:
             bound = harness.session_seconds + 3 * (harness.handover_seconds + harness.drain_seconds)
             await all_owned(world.workers, bound)
             await asyncio.sleep(1)  # all workers step, and their records are read
-            await settled(world.all_write, harness.handover_seconds, "each holder was the last to write")
+            await settled(
+                lambda: not world.silent(), harness.handover_seconds, "each holder was the last to write"
+            )
             for task in (reading, *world.stepping.values()):
                 assert not task.done(), task
+        except AssertionError as exc:
+            exc.add_note(f"leases whose holders do not write: {world.silent()}")
+            raise
         finally:
             for task in (reading, *world.stepping.values()):
                 task.cancel()

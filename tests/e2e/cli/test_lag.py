@@ -100,6 +100,7 @@ def test_a_worker_that_hangs_is_named(installation: Installation) -> None:
             os.kill(installation.pid, signal.SIGCONT)
         if "locked" not in done.stderr:
             break
+        time.sleep(0.5)  # else it is stopped again in the same write
     assert done.returncode == 0, done.stderr
     # What it had read in its last second may not be committed, and so counts.
     untold = rf"^unroll +\d+ +{re.escape(url.removeprefix('http://'))} +\? +\d+ +\? +\? +\?$"

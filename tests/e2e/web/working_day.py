@@ -10,6 +10,7 @@ from pvbus.cli.progress import SET
 from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.kernel.conflicts import CONFLICTS
 from pvbus.core.kernel.objects import annotations_of
+from pvbus.core.promotion.protocol.proposals import NOT_UP_TO_DATE
 from pvbus.ports.cluster import Kind
 from tests.e2e.cli.command import pvbus
 from tests.e2e.cli.small_fleet import FILES, REVISION, Client, publish
@@ -37,7 +38,12 @@ def revision_of(cluster: str, number: int) -> str:
 
 
 def command(folder: Path, words: str, *more: str) -> None:
+    """Run a command, and again while its answer says that the services are not done with a change."""
+    deadline = time.monotonic() + SECONDS_MAX
     done = pvbus(*words.split(), *more, cwd=folder)
+    while done.code != 0 and NOT_UP_TO_DATE in done.out and time.monotonic() < deadline:
+        time.sleep(1)  # each try starts a command, which takes the services' processor
+        done = pvbus(*words.split(), *more, cwd=folder)
     assert done.code == 0, (words, done.out, done.err)
 
 
