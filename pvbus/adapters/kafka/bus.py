@@ -18,7 +18,13 @@ from pvbus.adapters.checks import check_sizes, common_count
 from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.kafka.errors import FOREIGN, unreachable, with_deadline
 from pvbus.adapters.kafka.groups import describe_members
-from pvbus.adapters.kafka.library import check_library, collect_reasons, filter_logs, stop_consumer
+from pvbus.adapters.kafka.library import (
+    check_library,
+    collect_reasons,
+    filter_logs,
+    stop_consumer,
+    wait_for_brokers,
+)
 from pvbus.adapters.kafka.membership import KafkaMembership
 from pvbus.adapters.kafka.producers import Producers
 from pvbus.adapters.kafka.reader import KafkaReader
@@ -101,6 +107,8 @@ class KafkaBus:
                 async with asyncio.timeout(TRANSACTION_SECONDS):
                     await admin.start()
                     await ends.start()
+                    for client in (admin._client, ends._client):
+                        await wait_for_brokers(client)
             except BaseException as exc:
                 await admin.close()
                 await ends.stop()

@@ -22,7 +22,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import Assignment, SubscriptionState, TopicPartitionState
-from aiokafka.errors import ProducerClosed
+from aiokafka.errors import KafkaConnectionError, ProducerClosed
 from aiokafka.producer.message_accumulator import MessageAccumulator, MessageBatch
 from aiokafka.producer.sender import Sender
 from aiokafka.producer.transaction_manager import TransactionManager
@@ -33,6 +33,10 @@ from pvbus.core.errors import PermanentError
 
 STOP_SECONDS = 2.0
 """How long each part of stopping may take. Healthy clients need some milliseconds."""
+
+LOOK_SECONDS = 0.1
+LOOK_SECONDS_MAX = 10.0
+"""Between two looks for a broker, and until the last one: less than the deadlines of those who start."""
 
 REPEAT_SECONDS = 10.0
 """How often the same message is logged. Shorter: a broker that is down fills the logs, as each connection of
@@ -112,7 +116,23 @@ def _names_of(kind: type) -> set[str]:
     return {*dir(kind), *(name for code in made if code is not None for name in code.co_names)}
 
 
-# Stopping
+# Starting and stopping
+
+
+async def wait_for_brokers(client: AIOKafkaClient) -> None:
+    """Wait until Kafka has named a broker to a client that has just been started.
+
+    It names none while it takes all of them for dead, as after a pause of its only one. The library starts
+    all the same, and its background tasks end for good when they look for a coordinator. Raises
+    KafkaConnectionError.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + LOOK_SECONDS_MAX
+    while not client.cluster.brokers():
+        if loop.time() >= deadline:
+            raise KafkaConnectionError("Kafka answers, but names no broker that is alive")
+        await asyncio.sleep(LOOK_SECONDS)
+        await client.force_metadata_update()
 
 
 async def stop_producer(producer: AIOKafkaProducer) -> None:

@@ -21,7 +21,7 @@ from aiokafka.abc import ConsumerRebalanceListener
 
 from pvbus.adapters.kafka.errors import translated, with_deadline
 from pvbus.adapters.kafka.groups import CoPartitioningAssignor
-from pvbus.adapters.kafka.library import filter_logs, stop_consumer
+from pvbus.adapters.kafka.library import filter_logs, stop_consumer, wait_for_brokers
 from pvbus.adapters.kafka.producers import Producers
 from pvbus.adapters.kafka.settings import KafkaSettings, member_options
 from pvbus.adapters.kafka.topics import TopicWatch
@@ -120,6 +120,7 @@ class KafkaMembership(MembershipLife):
         try:
             async with with_deadline(f"joining {self._group}"):
                 await self._consumer.start()
+                await wait_for_brokers(self._consumer._client)
         except BaseException:
             await stop_consumer(self._consumer)
             raise

@@ -12,6 +12,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 
+from pvbus.adapters.kafka.library import wait_for_brokers
 from pvbus.adapters.kafka.settings import KafkaSettings, client_options, producer_options
 from pvbus.telemetry.logs import get_logger
 
@@ -69,6 +70,7 @@ class Producers:
             clock = asyncio.get_running_loop()
             if clock.time() >= self._fresh_until:
                 await self._client.bootstrap()
+                await wait_for_brokers(self._client)
                 self._fresh_until = clock.time() + FRESH_SECONDS
 
     async def close(self) -> None:

@@ -141,8 +141,10 @@ class Catalogue:
     async def _replication(self) -> int:
         if self._settings.replication:
             return self._settings.replication
-        cluster = await self._admin.describe_cluster()
-        return min(REPLICATION, len(cluster["brokers"]))
+        brokers = (await self._admin.describe_cluster())["brokers"]
+        if not brokers:
+            raise errors.BrokerNotAvailableError("Kafka names no broker that is alive")
+        return min(REPLICATION, len(brokers))
 
     def _new(self, spec: TopicSpec, copies: int) -> NewTopic:
         return NewTopic(

@@ -17,6 +17,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaConnectionError
+from aiokafka.protocol.metadata import MetadataRequest
 
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.membership import KafkaMembership
@@ -287,6 +288,26 @@ async def test_connections_break_at_every_request_of_a_step(kafka: KafkaCluster)
     print(f"connections broken, by request: {dict(broken)}")
     assert broken[PRODUCE]
     assert broken[END_TRANSACTION]
+
+
+async def test_a_kafka_that_names_no_broker_yet_is_asked_again(kafka: KafkaCluster) -> None:
+    """After a pause of all brokers, Kafka takes them for dead: what it answers to a client that starts just
+    then names none. Each of them waits, and all goes on."""
+    answered = set[AIOKafkaConnection]()
+
+    async def name_none(connection: Any, request: Any, send: Callable[[], Awaitable[Any]]) -> Any:
+        answer = await send()
+        is_starting = isinstance(request, MetadataRequest) and connection._on_close_cb is None
+        if is_starting and connection not in answered:
+            answered.add(connection)
+            answer.brokers = []
+        return answer
+
+    with changed_requests(name_none):
+        async with sharing(kafka) as shared:
+            await shared.all_steps(list(range(LEASES)), 0, STEPS)
+            assert await shared.judge() == dict.fromkeys(range(LEASES), STEPS)
+    assert len(answered) >= 6  # two to make the topics, then two, the member and the producers
 
 
 async def test_a_rebalance_in_the_middle_of_a_step(kafka: KafkaCluster) -> None:

@@ -4,10 +4,13 @@ import logging
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import ProducerClosed
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaConnectionError, ProducerClosed
+from aiokafka.structs import BrokerMetadata
 
 from pvbus.adapters.kafka import library
-from pvbus.adapters.kafka.library import filter_logs, stop_producer
+from pvbus.adapters.kafka.library import filter_logs, stop_producer, wait_for_brokers
+from tests.kit.processes import run_simulated
 
 
 def test_only_the_rebalance_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -66,3 +69,27 @@ async def test_who_waits_for_a_stopped_producer_is_told(is_committing: bool) -> 
 async def test_a_producer_that_wrote_nothing_stops() -> None:
     """There is no transaction that anybody waits for."""
     await stop_producer(AIOKafkaProducer(bootstrap_servers="nowhere:1", transactional_id="one"))
+
+
+@pytest.mark.parametrize("named_at", [1, 3, 1000])
+def test_a_start_waits_until_kafka_names_a_broker(named_at: int) -> None:
+    """It asks again while the answer names none, and says so when it has waited for long."""
+    asked = 0
+
+    class Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
+        async def force_metadata_update(self) -> None:
+            nonlocal asked
+            asked += 1
+            if asked == named_at:
+                self.cluster._brokers = {0: BrokerMetadata(0, "nowhere", 1, None)}
+
+    async def main() -> bool:
+        try:
+            await wait_for_brokers(Client(bootstrap_servers="nowhere:1"))
+        except KafkaConnectionError as error:
+            return "names no broker" not in str(error)
+        return True
+
+    is_named = run_simulated(main())
+    assert is_named == (named_at < 1000)
+    assert asked == named_at or not is_named

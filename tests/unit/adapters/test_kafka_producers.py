@@ -8,6 +8,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError
+from aiokafka.structs import BrokerMetadata
 
 from pvbus.adapters.kafka.producers import FRESH_SECONDS, Producers
 from pvbus.adapters.kafka.settings import KafkaSettings
@@ -24,13 +25,19 @@ class Network:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Exception | None) -> None:
         self.asked = 0
         self._answers = list(answers)
-        monkeypatch.setattr(AIOKafkaClient, "bootstrap", self._bootstrap)
 
-    async def _bootstrap(self) -> None:
-        self.asked += 1
-        await asyncio.sleep(0.1)
-        if self._answers and (error := self._answers.pop(0)) is not None:
-            raise error
+        async def bootstrap(client: AIOKafkaClient) -> None:
+            self.asked += 1
+            await asyncio.sleep(0.1)
+            if self._answers and (error := self._answers.pop(0)) is not None:
+                raise error
+            name_broker(client)
+
+        monkeypatch.setattr(AIOKafkaClient, "bootstrap", bootstrap)
+
+
+def name_broker(client: AIOKafkaClient) -> None:
+    client.cluster._brokers = {0: BrokerMetadata(0, "nowhere", 1, None)}
 
 
 def clients(producers: Producers, count: int) -> list[Any]:
@@ -86,6 +93,7 @@ def test_a_client_whose_task_failed_is_replaced(monkeypatch: pytest.MonkeyPatch)
         raise ValueError("no metadata of any version")
 
     async def bootstrap(self: AIOKafkaClient) -> None:
+        name_broker(self)
         self._sync_task = self._sync_task or asyncio.create_task(self._md_synchronizer())
 
     monkeypatch.setattr(AIOKafkaClient, "bootstrap", bootstrap)
