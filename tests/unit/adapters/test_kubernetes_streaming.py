@@ -14,6 +14,9 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.errors import TransientError
 from tests.unit.adapters.http_servers import SITES, connected, serving, status, write_kubeconfig
 
+SILENCE_SECONDS = {"ignores": 0.5, "slow": 1.5}
+"""How long a server that does this may be silent. All others have the usual time: machines may pause."""
+
 END = {"k8s.io/initial-events-end": "true"}
 
 
@@ -57,7 +60,7 @@ class Fleet:
         await response.prepare(request)
         for number, site in enumerate(self.sites):
             if self.how == "slow" and number % 100 == 0:
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.4)
             await self.send(response, "ADDED", site)
         if self.how == "changing":
             await self.send(response, "BOOKMARK", {"metadata": {"resourceVersion": "11"}})
@@ -83,10 +86,11 @@ Tests = Callable[[HttpCluster, Fleet], Awaitable[None]]
 
 @pytest.fixture
 def against(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[Fleet, Tests], Awaitable[None]]:
-    monkeypatch.setattr(streaming, "SILENCE_SECONDS_MAX", 0.5)
     monkeypatch.setattr(streaming, "LOOK_SECONDS", 0.1)
 
     async def run(fleet: Fleet, test: Tests) -> None:
+        if seconds := SILENCE_SECONDS.get(fleet.how):
+            monkeypatch.setattr(streaming, "SILENCE_SECONDS_MAX", seconds)
         async with serving(fleet) as url, connected(write_kubeconfig(tmp_path, url)) as cluster:
             await test(cluster, fleet)
 
